@@ -1,0 +1,45 @@
+/**
+ * What became of one call, told by `outbound/send-request.ts` or by the loss of a lease; what it costs is decided in
+ * `settle.ts`. Outcome classes are the contract's words and go as they are into attempts and metrics.
+ */
+
+export type OutcomeClass = 'success' | 'rejected' | 'throttled' | 'error' | 'timeout' | 'not_sent' | 'unknown';
+
+/** What an attempt spent: one of the job's attempts, one of its throttles, or nothing. */
+export type Charge = 'attempt' | 'throttle' | 'none';
+
+/** An upstream's answer, its body read up to the bounds of CONTRACT 8. */
+export interface UpstreamAnswer {
+  readonly status: number;
+  /** Names in lower case; a header sent twice is an array. */
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>;
+  /** First 64 KiB as UTF-8, upstream secrets blotted out, NUL replaced by U+FFFD. */
+  readonly excerpt: string;
+  readonly truncated: boolean;
+  /** SHA-256 over the bytes that were read. */
+  readonly sha256: Buffer;
+}
+
+/** How a started call ended, before any rule is applied. */
+export type CallResult =
+  /** The permit ran out before the request was written: nothing left, nothing is spent, no attempt is recorded. */
+  | { readonly kind: 'permit_expired' }
+  /** The request surely never left (connection refused, address refused, TLS failed, cancelled before the write). */
+  | { readonly kind: 'not_sent'; readonly error: string; readonly code: string }
+  /** It was written, wholly or in part, and no answer's head came: reset, timeout, abort. */
+  | {
+      readonly kind: 'no_answer';
+      readonly reason: 'timeout' | 'reset' | 'aborted';
+      readonly error: string;
+      readonly sentAfterMs: number;
+    }
+  /**
+   * An answer. `bodyError` is set where the head came but the body could not be read to its end; the status is known, so
+   * the status decides.
+   */
+  | {
+      readonly kind: 'answered';
+      readonly answer: UpstreamAnswer;
+      readonly sentAfterMs: number;
+      readonly bodyError?: string;
+    };

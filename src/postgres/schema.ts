@@ -1,0 +1,400 @@
+/**
+ * The tables, as drizzle sees them; `npm run db:generate` turns a change here into a migration under `drizzle/`.
+ *
+ * A job's request is written once (`jobs`) and never updated; its state is where its narrow row is: `ready_jobs`,
+ * `running_jobs`, `parked_jobs` (scheduled or held) or `done_jobs`, in exactly one of them at any time. The rows move by
+ * delete and insert, and carry the job's ledger (epoch, calls, attempts, throttles) with them.
+ * `ready_jobs` is keyed as the claim reads it (lane, rank, seq): what is due in a closed lane is never in the way.
+ * Storage parameters that drizzle cannot express are in the migration `storage_parameters`.
+ */
+import { sql } from 'drizzle-orm';
+import {
+  bigint,
+  boolean,
+  customType,
+  doublePrecision,
+  index,
+  integer,
+  jsonb,
+  pgSchema,
+  primaryKey,
+  smallint,
+  text,
+  timestamp,
+  uniqueIndex,
+  uuid,
+} from 'drizzle-orm/pg-core';
+
+export const sluice = pgSchema('sluice');
+
+const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
+/** Text compared code point by code point, whatever the database's locale. */
+const exactText = customType<{ data: string }>({ dataType: () => 'text COLLATE "C"' });
+const instant = (name: string) => timestamp(name, { withTimezone: true, mode: 'date' });
+const clock = sql`clock_timestamp()`;
+
+/** What a job has spent and sent so far; it travels with the job's state row. */
+const ledger = () => ({
+  /** Grows with every claim and every takeover; a write with an older one is stale. */
+  epoch: integer('epoch').notNull().default(0),
+  /** Calls started for this job, of every outcome. */
+  calls: integer('calls').notNull().default(0),
+  attemptsUsed: integer('attempts_used').notNull().default(0),
+  throttles: integer('throttles').notNull().default(0),
+  /** First call that may have had an effect (sent, and not answered by a throttle); null: none yet. */
+  firstSentAt: instant('first_sent_at'),
+  /** A call was sent and its answer never seen, and nothing has told since what it did. */
+  outcomeUnknown: boolean('outcome_unknown').notNull().default(false),
+});
+
+// ---------------------------------------------------------------------------------------------- definitions
+
+export const upstreams = sluice.table('upstreams', {
+  name: exactText('name').primaryKey(),
+  /** The definition as the admin API shows it, every default filled in; `paused` is part of it. */
+  definition: jsonb('definition').notNull(),
+  revision: integer('revision').notNull().default(0),
+  updatedAt: instant('updated_at').notNull().default(clock),
+});
+
+export const queues = sluice.table('queues', {
+  name: exactText('name').primaryKey(),
+  definition: jsonb('definition').notNull(),
+  revision: integer('revision').notNull().default(0),
+  updatedAt: instant('updated_at').notNull().default(clock),
+});
+
+/** In columns, not jsonb: the claim reads them. */
+export const rateLimits = sluice.table('rate_limits', {
+  name: exactText('name').primaryKey(),
+  /** null: no start limit; 0: paused. */
+  limit: integer('limit'),
+  perSeconds: integer('per_seconds').notNull(),
+  algorithm: text('algorithm', { enum: ['sliding_window', 'fixed_window', 'token_bucket'] }).notNull(),
+  burst: integer('burst').notNull().default(0),
+  slackMs: integer('slack_ms').notNull().default(25),
+  maxInFlight: integer('max_in_flight'),
+  byPartition: boolean('by_partition').notNull().default(false),
+  sharesCooldown: boolean('shares_cooldown').notNull().default(false),
+  upstreams: text('upstreams').array().notNull(),
+  queues: text('queues').array().notNull(),
+  revision: integer('revision').notNull().default(0),
+  /** Set by DELETE: covers nothing any more, but its windows count until they are empty. */
+  deletedAt: instant('deleted_at'),
+  updatedAt: instant('updated_at').notNull().default(clock),
+});
+
+/** One row, bumped by every change of a definition; caches compare it. */
+export const definitionVersion = sluice.table('definition_version', {
+  onlyRow: boolean('only_row').primaryKey().default(true),
+  version: bigint('version', { mode: 'number' }).notNull().default(0),
+});
+
+// ---------------------------------------------------------------------------------------------- lanes and windows
+
+/**
+ * A queue at an upstream: what all its lanes have in common. Coverage, ordering and pauses are worked out when a definition
+ * changes, so that the claim reads one row. `next_at` in the future closes all lanes of the group at once.
+ */
+export const laneGroups = sluice.table(
+  'lane_groups',
+  {
+    id: integer('id').primaryKey().generatedAlwaysAsIdentity(),
+    queue: exactText('queue').notNull(),
+    upstream: exactText('upstream').notNull(),
+    fifo: boolean('fifo').notNull().default(false),
+    /** Limits with one window for all, and limits with a window per partition key; by name, sorted. */
+    sharedLimits: text('shared_limits').array().notNull().default(sql`'{}'`),
+    partitionLimits: text('partition_limits').array().notNull().default(sql`'{}'`),
+    /** A covering limit has `max_in_flight`, so leases must be countable. */
+    counted: boolean('counted').notNull().default(false),
+    nextAt: instant('next_at').notNull().default(clock),
+    /** Why it is closed until then: a kind of `explain`, and the name of what closes it. */
+    closedBy: text('closed_by'),
+    closedName: text('closed_name'),
+  },
+  (t) => [uniqueIndex('lane_groups_queue_upstream_key').on(t.queue, t.upstream)],
+);
+
+export const lanes = sluice.table(
+  'lanes',
+  {
+    id: bigint('id', { mode: 'number' }).primaryKey().generatedAlwaysAsIdentity(),
+    groupId: integer('group_id').notNull(),
+    tenant: exactText('tenant').notNull(),
+    /** Empty: jobs without a partition key. */
+    partitionKey: exactText('partition_key').notNull(),
+    /** When it may be looked at next; lanes are served in this order, so it is also the place in the turn. infinity: empty. */
+    nextAt: instant('next_at').notNull().default(clock),
+    closedBy: text('closed_by'),
+    closedName: text('closed_name'),
+  },
+  (t) => [
+    uniqueIndex('lanes_tenant_partition_key').on(t.groupId, t.tenant, t.partitionKey),
+    index('lanes_turn').on(t.groupId, t.nextAt),
+  ],
+);
+
+/** Live state of a fleet rate limit; see domain/rate-window.ts for the arithmetic. */
+export const rateWindows = sluice.table(
+  'rate_windows',
+  {
+    limitName: exactText('limit_name').notNull(),
+    partitionKey: exactText('partition_key').notNull().default(''),
+    algorithm: text('algorithm').notNull(),
+    /** Sub-window width and how long an admission counts, in microseconds: what `ring` was written with. */
+    widthUs: bigint('width_us', { mode: 'number' }).notNull().default(0),
+    horizonUs: bigint('horizon_us', { mode: 'number' }).notNull().default(0),
+    ring: integer('ring').array(),
+    /** Absolute numbers of the newest and the oldest sub-window that count. */
+    head: bigint('head', { mode: 'number' }).notNull().default(0),
+    tail: bigint('tail', { mode: 'number' }).notNull().default(0),
+    used: bigint('used', { mode: 'number' }).notNull().default(0),
+    /** fixed_window: when it opened; token_bucket: when `level` was true. */
+    anchorAt: instant('anchor_at'),
+    level: doublePrecision('level').notNull().default(0),
+    paused: boolean('paused').notNull().default(false),
+  },
+  (t) => [primaryKey({ name: 'rate_windows_pkey', columns: [t.limitName, t.partitionKey] })],
+);
+
+/** An upstream (or a limit that shares cooldowns), or one partition of it, that said 429/503; with the evidence. */
+export const cooldowns = sluice.table(
+  'cooldowns',
+  {
+    kind: text('kind', { enum: ['upstream', 'limit'] }).notNull(),
+    name: exactText('name').notNull(),
+    partitionKey: exactText('partition_key').notNull().default(''),
+    until: instant('until').notNull(),
+    /** How many calls admitted since `until` may be in flight; null: full rate. */
+    ramp: integer('ramp'),
+    /** Throttles in a row that named no time. */
+    inRow: integer('in_row').notNull().default(0),
+    reason: text('reason').notNull(),
+    status: integer('status'),
+    header: text('header'),
+    jobId: uuid('job_id'),
+    at: instant('at').notNull(),
+  },
+  (t) => [primaryKey({ name: 'cooldowns_pkey', columns: [t.kind, t.name, t.partitionKey] })],
+);
+
+// ---------------------------------------------------------------------------------------------- batches and jobs
+
+export const batches = sluice.table(
+  'batches',
+  {
+    id: uuid('id').primaryKey(),
+    tenant: exactText('tenant').notNull(),
+    correlationId: text('correlation_id'),
+    /** The request's own Idempotency-Key and the SHA-256 of its body. */
+    requestKey: exactText('request_key'),
+    requestFingerprint: bytea('request_fingerprint'),
+    total: integer('total').notNull(),
+    accepted: integer('accepted').notNull(),
+    duplicate: integer('duplicate').notNull(),
+    conflict: integer('conflict').notNull(),
+    rejected: integer('rejected').notNull(),
+    cancelledAt: instant('cancelled_at'),
+    createdAt: instant('created_at').notNull().default(clock),
+  },
+  (t) => [uniqueIndex('batches_request_key').on(t.tenant, t.requestKey).where(sql`${t.requestKey} is not null`)],
+);
+
+export const batchItems = sluice.table(
+  'batch_items',
+  {
+    batchId: uuid('batch_id').notNull(),
+    index: integer('index').notNull(),
+    /** null: none was given, or it was not a legal key. */
+    idempotencyKey: exactText('idempotency_key'),
+    keySource: text('key_source', { enum: ['given', 'derived'] }),
+    verdict: text('verdict', { enum: ['accepted', 'duplicate', 'conflict', 'rejected'] }).notNull(),
+    jobId: uuid('job_id'),
+    /** JSON text: [{pointer, code, message}]. */
+    errors: text('errors'),
+  },
+  (t) => [primaryKey({ name: 'batch_items_pkey', columns: [t.batchId, t.index] })],
+);
+
+/** The call to make. Written once. */
+export const jobs = sluice.table(
+  'jobs',
+  {
+    id: uuid('id').primaryKey(),
+    tenant: exactText('tenant').notNull(),
+    batchId: uuid('batch_id').notNull(),
+    laneId: bigint('lane_id', { mode: 'number' }).notNull(),
+    /** -priority: with seq the place in the lane. */
+    rank: integer('rank').notNull(),
+    /** Order of acceptance. */
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    queue: exactText('queue').notNull(),
+    upstream: exactText('upstream').notNull(),
+    /** Empty: none. */
+    partitionKey: exactText('partition_key').notNull().default(''),
+    idempotencyKey: exactText('idempotency_key').notNull(),
+    keySource: text('key_source', { enum: ['given', 'derived'] }).notNull(),
+    method: text('method').notNull(),
+    path: text('path').notNull(),
+    /** JSON text of the item's own headers, names in lower case; null: none. */
+    headers: text('headers'),
+    /** JSON text of `body`, or of `body_text` as a JSON string (so NUL is escaped); null: no body. */
+    body: text('body'),
+    bodyIsText: boolean('body_is_text').notNull().default(false),
+    cost: integer('cost').notNull().default(1),
+    /** null: the upstream's. */
+    maxAttempts: integer('max_attempts'),
+    payloadVersion: text('payload_version'),
+    correlationId: text('correlation_id'),
+    runAt: instant('run_at'),
+    expiresAt: instant('expires_at'),
+    createdAt: instant('created_at').notNull().default(clock),
+  },
+  (t) => [index('jobs_batch').on(t.batchId)],
+);
+
+/** Order of acceptance; only accepted items take from it. */
+export const jobSequence = sluice.sequence('job_seq', { cache: 1 });
+
+/** Outlives the job's rows: a key is known until it expires. */
+export const idempotencyKeys = sluice.table(
+  'idempotency_keys',
+  {
+    tenant: exactText('tenant').notNull(),
+    key: exactText('key').notNull(),
+    fingerprint: bytea('fingerprint').notNull(),
+    jobId: uuid('job_id').notNull(),
+    createdAt: instant('created_at').notNull().default(clock),
+  },
+  (t) => [primaryKey({ name: 'idempotency_keys_pkey', columns: [t.tenant, t.key] })],
+);
+
+/** Due now; read by the claim in key order. */
+export const readyJobs = sluice.table(
+  'ready_jobs',
+  {
+    laneId: bigint('lane_id', { mode: 'number' }).notNull(),
+    rank: integer('rank').notNull(),
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    jobId: uuid('job_id').notNull(),
+    cost: integer('cost').notNull(),
+    expiresAt: instant('expires_at'),
+    /** Since when it could have run: the start of its wait for a slot. */
+    eligibleAt: instant('eligible_at').notNull(),
+    ...ledger(),
+  },
+  (t) => [
+    primaryKey({ name: 'ready_jobs_pkey', columns: [t.laneId, t.rank, t.seq] }),
+    index('ready_jobs_expiry').on(t.expiresAt).where(sql`${t.expiresAt} is not null`),
+  ],
+);
+
+/** Held by a worker, under its lease. */
+export const runningJobs = sluice.table(
+  'running_jobs',
+  {
+    jobId: uuid('job_id').primaryKey(),
+    laneId: bigint('lane_id', { mode: 'number' }).notNull(),
+    groupId: integer('group_id').notNull(),
+    rank: integer('rank').notNull(),
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    cost: integer('cost').notNull(),
+    expiresAt: instant('expires_at'),
+    eligibleAt: instant('eligible_at').notNull(),
+    workerId: uuid('worker_id').notNull(),
+    admittedAt: instant('admitted_at').notNull(),
+    /** Limits that were charged for it, and the moment each was charged at is `admitted_at`; null: none. */
+    charged: text('charged').array(),
+    /** In an index of leases, because a limit, a ramp or an order counts them. */
+    counted: boolean('counted').notNull().default(false),
+    ...ledger(),
+  },
+  (t) => [index('running_jobs_counted').on(t.groupId, t.laneId).where(sql`${t.counted}`)],
+);
+
+/** Not due: scheduled (a time will wake it) or held (a person decides). */
+export const parkedJobs = sluice.table(
+  'parked_jobs',
+  {
+    jobId: uuid('job_id').primaryKey(),
+    laneId: bigint('lane_id', { mode: 'number' }).notNull(),
+    rank: integer('rank').notNull(),
+    seq: bigint('seq', { mode: 'number' }).notNull(),
+    state: text('state', { enum: ['scheduled', 'held'] }).notNull(),
+    reason: text('reason'),
+    /** null: held. */
+    dueAt: instant('due_at'),
+    cost: integer('cost').notNull(),
+    expiresAt: instant('expires_at'),
+    ...ledger(),
+  },
+  (t) => [
+    index('parked_jobs_due').on(t.dueAt).where(sql`${t.dueAt} is not null`),
+    index('parked_jobs_lane').on(t.laneId, t.seq),
+    index('parked_jobs_expiry').on(t.expiresAt).where(sql`${t.expiresAt} is not null`),
+  ],
+);
+
+export const doneJobs = sluice.table(
+  'done_jobs',
+  {
+    jobId: uuid('job_id').primaryKey(),
+    state: text('state', { enum: ['succeeded', 'failed', 'cancelled', 'expired'] }).notNull(),
+    reason: text('reason'),
+    evidence: text('evidence', { enum: ['response', 'receipt', 'reconciled'] }),
+    status: smallint('status'),
+    endedAt: instant('ended_at').notNull(),
+    ...ledger(),
+  },
+  (t) => [index('done_jobs_ended').using('brin', t.endedAt)],
+);
+
+export const attempts = sluice.table(
+  'attempts',
+  {
+    jobId: uuid('job_id').notNull(),
+    number: integer('number').notNull(),
+    epoch: integer('epoch').notNull(),
+    workerId: uuid('worker_id').notNull(),
+    outcome: text('outcome').notNull(),
+    charged: text('charged', { enum: ['attempt', 'throttle', 'none'] }).notNull(),
+    status: smallint('status'),
+    startedAt: instant('started_at').notNull(),
+    sentAt: instant('sent_at'),
+    endedAt: instant('ended_at').notNull(),
+    slotWaitMs: integer('slot_wait_ms'),
+    retryAfterMs: bigint('retry_after_ms', { mode: 'number' }),
+    retryAfterCapped: boolean('retry_after_capped').notNull().default(false),
+    excerpt: text('excerpt'),
+    truncated: boolean('truncated').notNull().default(false),
+    sha256: bytea('sha256'),
+    error: text('error'),
+    /** What a call that was given up as unknown turned out to have done, told by its worker afterwards. */
+    lateOutcome: text('late_outcome'),
+    lateStatus: smallint('late_status'),
+    lateAt: instant('late_at'),
+  },
+  (t) => [
+    primaryKey({ name: 'attempts_pkey', columns: [t.jobId, t.number] }),
+    index('attempts_started').using('brin', t.startedAt),
+  ],
+);
+
+// ---------------------------------------------------------------------------------------------- workers
+
+/** A worker process and the lease under which it holds all its running jobs. */
+export const workers = sluice.table('workers', {
+  id: uuid('id').primaryKey(),
+  host: text('host').notNull(),
+  pid: integer('pid').notNull(),
+  concurrency: integer('concurrency').notNull(),
+  leaseExpiresAt: instant('lease_expires_at').notNull(),
+  startedAt: instant('started_at').notNull().default(clock),
+});
+
+/** Which text of each stored function is installed; see postgres/migrate.ts. */
+export const storedFunctions = sluice.table('stored_functions', {
+  name: text('name').primaryKey(),
+  sha256: text('sha256').notNull(),
+});

@@ -1,0 +1,178 @@
+/**
+ * The pool of connections, and what every query relies on: instants come back as Date ('infinity' as the number Infinity),
+ * int8 as number (one that is no safe integer is an error, never rounded), and no client is lent again after it saw its
+ * server go away, turn read-only or fall silent.
+ *
+ * Errors: whatever means "PostgreSQL cannot be used just now" is a DatabaseUnavailableError, so that callers can keep what
+ * they hold and come back; every other error is the driver's own.
+ */
+import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
+import pg from 'pg';
+import type { Logger } from '../system/logger.ts';
+import * as schema from './schema.ts';
+
+/** How long one connection may take to come up. */
+const connectTimeoutMs = 5_000;
+/** How long a caller waits for its turn; longer than a connect, since with a pool of 1 all work stands in one line. */
+const turnTimeoutMs = 15_000;
+/** The server gives up a statement after this … */
+const statementTimeoutMs = 30_000;
+/** … and if it does not say so by then, the client is given up: its socket may be dead. */
+const queryTimeoutMs = 35_000;
+
+export interface Database {
+  readonly pool: pg.Pool;
+  readonly orm: NodePgDatabase<typeof schema>;
+  /** Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection. */
+  query<R>(text: string, values?: readonly unknown[], name?: string): Promise<R[]>;
+  /** Ends all connections; clients that are lent out are waited for. */
+  close(): Promise<void>;
+}
+
+/** PostgreSQL cannot be reached, is read-only, is shutting down or did not answer in time; `cause` is the original. */
+export class DatabaseUnavailableError extends Error {
+  constructor(cause: unknown) {
+    super(`PostgreSQL is not available: ${cause instanceof Error ? cause.message || cause.name : 'unknown error'}`, {
+      cause,
+    });
+    this.name = 'DatabaseUnavailableError';
+  }
+}
+
+export interface DatabaseOptions {
+  readonly connectionString: string;
+  /** Most connections at once; everything works with 1. */
+  readonly max: number;
+  readonly logger: Logger;
+  readonly applicationName?: string;
+}
+
+/** Opens a pool; connects only when it is used first, so it does not fail here. */
+export function openDatabase({ connectionString, max, logger, applicationName = 'sluice' }: DatabaseOptions): Database {
+  const pool = new pg.Pool({
+    ...sessionOptions(connectionString, applicationName),
+    max,
+    connectionTimeoutMillis: turnTimeoutMs,
+    Client: PromptClient as unknown as new () => pg.ClientBase,
+  });
+  // Without a listener, a server that goes away ends the process: the pool tells of idle clients, a lent one tells itself.
+  pool.on('error', (err) => logger.warn({ err }, 'an idle PostgreSQL connection was lost'));
+  pool.on('connect', (client) => {
+    client.on('error', (err) => logger.debug({ err }, 'a PostgreSQL connection was lost'));
+  });
+  return {
+    pool,
+    orm: drizzle(pool, { schema }),
+    query: (text, values, name) => withClient(pool, (client) => queryRows(client, text, values, name)),
+    close: () => pool.end(),
+  };
+}
+
+/** What each of our connections is opened with, pooled or not. */
+export function sessionOptions(connectionString: string, applicationName: string): pg.ClientConfig {
+  return {
+    connectionString,
+    application_name: applicationName,
+    connectionTimeoutMillis: connectTimeoutMs,
+    statement_timeout: statementTimeoutMs,
+    query_timeout: queryTimeoutMs,
+    keepAlive: true,
+    types: { getTypeParser },
+  };
+}
+
+/** The pool has one time limit for a turn and for a connect; a connect gets its own, shorter one. */
+class PromptClient extends pg.Client {
+  constructor(poolOptions: pg.ClientConfig) {
+    super({ ...poolOptions, connectionTimeoutMillis: connectTimeoutMs });
+  }
+}
+
+/**
+ * Lends a client to `work` and takes it back, or destroys it where it must not be used again. No other connection may be
+ * asked for inside `work`: with a pool of 1 that would wait for itself.
+ */
+export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+  const client = await pool.connect().catch((error: unknown) => {
+    throw new DatabaseUnavailableError(error);
+  });
+  try {
+    const result = await work(client);
+    client.release();
+    return result;
+  } catch (error) {
+    const unavailable = asUnavailable(error);
+    client.release(unavailable !== undefined);
+    throw unavailable ?? error;
+  }
+}
+
+/** Runs one statement on this client and gives its rows. */
+export async function queryRows<R>(
+  client: pg.ClientBase,
+  text: string,
+  values: readonly unknown[] | undefined,
+  name: string | undefined,
+): Promise<R[]> {
+  const result = await client.query({
+    text,
+    ...(values === undefined ? {} : { values: [...values] }),
+    ...(name === undefined ? {} : { name }),
+  });
+  return result.rows as R[];
+}
+
+/**
+ * The error as a DatabaseUnavailableError if that is what it, or what it wraps (drizzle wraps), amounts to; else undefined.
+ * A client that raised one must be destroyed.
+ */
+export function asUnavailable(error: unknown): DatabaseUnavailableError | undefined {
+  for (let each = error; each instanceof Error; each = each.cause) {
+    if (each instanceof DatabaseUnavailableError) return each;
+    if (isUnavailable(each)) return new DatabaseUnavailableError(error);
+  }
+  return undefined;
+}
+
+/**
+ * By SQLSTATE: 08 connection exceptions, 25006 read-only (a fail-over left us at the old primary), 53 out of resources,
+ * 57014 a statement ran into its time limit, 57P01 to 57P05 shutdown, crash, starting, database dropped, idle time limit.
+ */
+const unavailableStates = /^(08...|25006|53...|57014|57P0[1-5])$/;
+/** Errors of the socket and of name resolution, by Node's code. */
+const socketCodes =
+  /^(ECONNREFUSED|ECONNRESET|ECONNABORTED|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|EHOSTDOWN|ENETDOWN)$/;
+/** pg's own errors have no code. */
+const driverMessages =
+  /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error|Client was closed|Cannot use a pool after calling end)/;
+
+function isUnavailable(error: Error): boolean {
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : undefined;
+  if (code === undefined) return driverMessages.test(error.message);
+  return unavailableStates.test(code) || socketCodes.test(code);
+}
+
+const int8 = 20;
+const int8Array = 1016;
+
+/** As pg's own, but int8 and its arrays become numbers. */
+function getTypeParser(oid: number, format?: string): (text: string) => unknown {
+  if (format !== 'binary') {
+    if (oid === int8) return parseInt8;
+    if (oid === int8Array) return parseInt8Array;
+  }
+  return pg.types.getTypeParser(oid, format as 'text');
+}
+
+function parseInt8(text: string): number {
+  const value = Number(text);
+  if (!Number.isSafeInteger(value)) throw new RangeError(`the int8 ${text} is too large for a JavaScript number`);
+  return value;
+}
+
+/** pg's own parser of int8[] leaves its elements as text. */
+const parseTextArray = pg.types.getTypeParser(int8Array as number, 'text') as (text: string) => (string | null)[];
+
+function parseInt8Array(text: string): (number | null)[] {
+  return parseTextArray(text).map((each) => (each === null ? null : parseInt8(each)));
+}

@@ -5,8 +5,9 @@
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { FaultMix, Rule } from './answers.ts';
+import type { Quota } from './quota.ts';
 import { type ArrivedRequest, RequestLog } from './request-log.ts';
-import type { Quota, UpstreamOptions } from './upstream.ts';
+import type { UpstreamOptions } from './upstream.ts';
 
 export type Command = { readonly id: number } & (
   | { readonly call: 'requests' }

@@ -9,15 +9,9 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { type Clock, systemClock } from '../system/clock.ts';
 import { type ActiveRule, type Answer, type FaultMix, type Rule, randomAnswer, scriptedAnswer } from './answers.ts';
+import { type Quota, QuotaKeeper } from './quota.ts';
 import { type Content, resetConnection, sendReply } from './reply.ts';
 import { type ArrivedRequest, RequestLog } from './request-log.ts';
-
-/** At most `limit` calls in any `perMs` milliseconds; the rest get 429, and a Retry-After unless `silent`. */
-export interface Quota {
-  readonly limit: number;
-  readonly perMs: number;
-  readonly silent?: boolean;
-}
 
 export interface UpstreamOptions {
   /** Default: a free port of 127.0.0.1. */
@@ -51,9 +45,7 @@ export class Upstream {
   readonly #header: string | null;
   #rules: ActiveRule[] = [];
   #faults: FaultMix;
-  #quota: Quota | null;
-  /** Arrivals that the quota let in, oldest first, in monotonic milliseconds. */
-  readonly #admitted: number[] = [];
+  #quota: QuotaKeeper | null = null;
   readonly #stored = new Map<string, Content>();
   readonly #callsByKey = new Map<string, number>();
   readonly #connections = new WeakMap<object, number>();
@@ -68,7 +60,7 @@ export class Upstream {
     this.#clock = clock;
     this.#header = options.idempotencyHeader === undefined ? 'idempotency-key' : options.idempotencyHeader;
     this.#faults = options.faults ?? {};
-    this.#quota = options.quota ?? null;
+    this.setQuota(options.quota ?? null);
     this.script(...(options.rules ?? []));
     this.#server = createServer({ keepAliveTimeout: options.keepAliveMs ?? 60_000 }, (request, response) =>
       this.#receive(request, response),
@@ -107,8 +99,9 @@ export class Upstream {
     this.#faults = mix;
   }
 
+  /** Starts to count anew. */
   setQuota(quota: Quota | null): void {
-    this.#quota = quota;
+    this.#quota = quota === null ? null : new QuotaKeeper(quota);
   }
 
   /** Lets go of every answer that waits at this gate, now and later. */
@@ -157,15 +150,14 @@ export class Upstream {
 
   #receive(request: IncomingMessage, response: ServerResponse): void {
     const arrived = this.#record(request);
-    const overQuota = this.#takesQuota(arrived.arrivedMs);
+    const refusal = this.#quota?.admit(arrived.arrivedMs) ?? null;
     const parts: Buffer[] = [];
     request.on('data', (part: Buffer) => parts.push(part));
     request.on('error', () => {});
     response.on('error', () => {});
     request.on('end', () => {
       if (!this.#options.lean) arrived.body = Buffer.concat(parts).toString('utf8');
-      const over = overQuota === null ? null : this.#quotaAnswer(overQuota);
-      void this.#answer(arrived, response, over);
+      void this.#answer(arrived, response, refusal);
     });
     request.on('close', () => {
       if (!request.complete) arrived.outcome = 'reset';
@@ -198,23 +190,6 @@ export class Upstream {
     };
     this.log.requests.push(arrived);
     return arrived;
-  }
-
-  /** null: within the quota; else the milliseconds until there is room again. */
-  #takesQuota(nowMs: number): number | null {
-    if (this.#quota === null) return null;
-    const { limit, perMs } = this.#quota;
-    while (this.#admitted.length > 0 && nowMs - (this.#admitted[0] ?? 0) >= perMs) this.#admitted.shift();
-    if (this.#admitted.length >= limit) return perMs - (nowMs - (this.#admitted[0] ?? nowMs));
-    this.#admitted.push(nowMs);
-    return null;
-  }
-
-  #quotaAnswer(waitMs: number): Answer {
-    const headers: ReadonlyArray<readonly [string, string]> = this.#quota?.silent
-      ? []
-      : [['Retry-After', String(Math.max(1, Math.ceil(waitMs / 1000)))]];
-    return { status: 429, headers, body: '{"error":"over_quota"}' };
   }
 
   async #answer(arrived: ArrivedRequest, response: ServerResponse, overQuota: Answer | null): Promise<void> {

@@ -17,5 +17,5 @@ ALTER TABLE "sluice"."cooldowns" SET (fillfactor = 50, autovacuum_vacuum_scale_f
 ALTER TABLE "sluice"."workers" SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, vacuum_truncate = false);--> statement-breakpoint
 ALTER TABLE "sluice"."definition_version" SET (fillfactor = 50);--> statement-breakpoint
 INSERT INTO "sluice"."definition_version" ("only_row", "version") VALUES (true, 1);--> statement-breakpoint
--- Jobs that name no queue go to this one.
-INSERT INTO "sluice"."queues" ("name", "definition") VALUES ('default', '{"paused":false,"ordering":"none"}');
+-- Jobs that name no queue go to this one. Revision -1: any config file, also one without a revision, may overwrite it.
+INSERT INTO "sluice"."queues" ("name", "definition", "revision") VALUES ('default', '{"paused":false,"ordering":"none"}', -1);

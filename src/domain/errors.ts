@@ -30,6 +30,7 @@ export type ProblemCode =
   | 'invalid_definition'
   | 'empty_batch'
   | 'database_unavailable'
+  | 'not_ready'
   | 'shutting_down'
   | 'internal_error';
 

@@ -1,0 +1,132 @@
+/**
+ * Puts the HTTP side together: framework, checks, errors, log line, OpenAPI, routes. No route may be registered without a
+ * scope (auth.ts) or with query parameters that are not listed (below).
+ */
+import { randomUUID } from 'node:crypto';
+import type { Socket } from 'node:net';
+import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance, LogController } from 'fastify';
+import { serializerCompiler } from 'fastify-type-provider-zod';
+import { z } from 'zod';
+import { type Fault, ProblemError } from '../domain/errors.ts';
+import type { Database } from '../postgres/database.ts';
+import type { Clock } from '../system/clock.ts';
+import type { Logger } from '../system/logger.ts';
+import { watchMethods } from './allowed-methods.ts';
+import { addAuth } from './auth.ts';
+import { createErrorHandler } from './error-handler.ts';
+import { addOpenApi } from './openapi.ts';
+import { problemDocument, problemMediaType } from './problem-details.ts';
+import { createReadinessCheck } from './readiness.ts';
+import { addRequestLog } from './request-log.ts';
+import { requestValidator } from './request-validation.ts';
+import { healthRoutes } from './routes/health.ts';
+
+/** The largest body of a request, in bytes: 16 MiB. */
+export const bodyLimitBytes = 16 * 1_048_576;
+/** A key of 255 code points, percent-encoded, is 3,060 characters. */
+const longestParameter = 4_096;
+/** Above the idle time of the usual load balancers (60 s), so that they close first and never meet a closed socket. */
+const keepAliveMs = 72_000;
+
+export interface AppDependencies {
+  readonly logger: Logger;
+  readonly clock: Clock;
+  readonly database: Database;
+  /** The bootstrap key with all scopes; undefined: everything is open. */
+  readonly adminKey: string | undefined;
+  /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */
+  readonly readiness: () => readonly Fault[];
+}
+
+/** Ready to `listen` or `inject`; touches no dependency before the first request. */
+export function buildApp(deps: AppDependencies): FastifyInstance {
+  const { logger, clock } = deps;
+  const handleError = createErrorHandler({ logger, clock });
+  const app: FastifyInstance = Fastify({
+    loggerInstance: logger as FastifyBaseLogger,
+    // One line per request of our own instead; the framework's has headers and addresses.
+    logController: new LogController({ disableRequestLogging: true }),
+    genReqId: () => randomUUID(),
+    bodyLimit: bodyLimitBytes,
+    keepAliveTimeout: keepAliveMs,
+    return503OnClosing: false,
+    routerOptions: { maxParamLength: longestParameter },
+    frameworkErrors: (error, request, reply) => void handleError(error, request, reply),
+    clientErrorHandler: answerClientError,
+  });
+  app.setValidatorCompiler(requestValidator);
+  app.setSerializerCompiler(serializerCompiler);
+  app.setErrorHandler(handleError);
+  // Bodies are JSON or nothing: a form that another site submits is never read.
+  app.removeContentTypeParser('text/plain');
+
+  const shutdown = refuseWhenClosing(app);
+  const methodsOf = watchMethods(app);
+  app.setNotFoundHandler((request, reply) => {
+    const path = request.url.split('?', 1)[0]!;
+    const methods = methodsOf(path);
+    if (methods.length === 0) throw new ProblemError('not_found', 'there is no such path');
+    reply.header('allow', methods.join(', '));
+    throw new ProblemError('method_not_allowed', `it takes ${methods.join(', ')}`);
+  });
+  addRequestLog(app, logger);
+  openDocs(app);
+  addAuth(app, { adminKey: deps.adminKey });
+  refuseUnknownParameters(app);
+  addOpenApi(app);
+
+  const readiness = createReadinessCheck({
+    database: deps.database,
+    clock,
+    ownFaults: () => [...deps.readiness(), ...shutdown()],
+  });
+  app.register(async (scope) => healthRoutes(scope, { readiness }));
+  return app;
+}
+
+/** While connections drain, a request that comes on one of them is answered at once, and the connection ends. */
+function refuseWhenClosing(app: FastifyInstance): () => Fault[] {
+  let closing = false;
+  app.addHook('preClose', async () => {
+    closing = true;
+  });
+  app.addHook('onRequest', async () => {
+    if (!closing) return;
+    throw new ProblemError('shutting_down', 'this process is shutting down; try again', { retryAfterSeconds: 1 });
+  });
+  return () => (closing ? [{ code: 'shutting_down', message: 'the process is shutting down' }] : []);
+}
+
+/** The reader's own routes are not ours to give a scope. */
+function openDocs(app: FastifyInstance): void {
+  app.addHook('onRoute', (route) => {
+    if (/^\/docs(\/|$)/.test(route.url)) route.config = { ...route.config, scope: 'open' };
+  });
+}
+
+const noParameters = z.strictObject({});
+
+/** Query parameters that a route does not list are errors, so every list is strict. */
+function refuseUnknownParameters(app: FastifyInstance): void {
+  app.addHook('onRoute', (route) => {
+    if (route.schema?.hide) return;
+    const { querystring = noParameters } = route.schema ?? {};
+    if (!(querystring instanceof z.ZodObject) || !(querystring.def.catchall instanceof z.ZodNever)) {
+      throw new Error(`${route.method} ${route.url}: its query parameters must be a strict object`);
+    }
+    route.schema = { ...route.schema, querystring };
+  });
+}
+
+/** What is no HTTP: there is no request yet, so the answer is written by hand. */
+function answerClientError(error: FastifyError, socket: Socket): void {
+  if (error.code !== 'ECONNRESET' && socket.writable) {
+    const detail =
+      error.code === 'HPE_HEADER_OVERFLOW' ? 'the headers are too large' : 'this is not a valid HTTP request';
+    const body = JSON.stringify(problemDocument('invalid_request', detail, randomUUID()));
+    socket.write(
+      `HTTP/1.1 400 Bad Request\r\nContent-Type: ${problemMediaType}\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+    );
+  }
+  socket.destroy(error);
+}

@@ -1,0 +1,70 @@
+/**
+ * The OpenAPI 3.1 document, worked out from the routes' own schemas, and its reader at /docs. `openapi/openapi.json` is a
+ * copy of it; `scripts/openapi.ts` writes and compares it. What all routes have in common (errors, keys) is added here, so
+ * that no route has to say it.
+ */
+import swagger from '@fastify/swagger';
+import swaggerUi from '@fastify/swagger-ui';
+import type { FastifyInstance, FastifySchema } from 'fastify';
+import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-provider-zod';
+import { problemMediaType, problemSchema } from './problem-details.ts';
+
+const description =
+  'Push a batch of calls at a rate-limited API: every item gets its own verdict, what is accepted is durable, and all ' +
+  'replicas together never exceed the quota. Times are RFC 3339 in UTC with milliseconds. Errors are ' +
+  '`application/problem+json` (RFC 9457). Unknown query parameters and unknown fields are errors.';
+
+const tags = [
+  { name: 'batches', description: 'Submit batches and follow them' },
+  { name: 'jobs', description: 'The calls behind accepted items' },
+  { name: 'receipts', description: 'Evidence of what an upstream answered for a key' },
+  { name: 'definitions', description: 'Upstreams, rate limits and queues' },
+  { name: 'operations', description: 'Live state' },
+  { name: 'health', description: 'For load balancers and supervisors' },
+];
+
+/** The reader needs no other site; styles are set inline by its script. */
+const docsPolicy =
+  "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; base-uri 'self'; frame-ancestors 'none'; object-src 'none'";
+
+/** Must be called before any route that the document shall have is registered. */
+export function addOpenApi(app: FastifyInstance): void {
+  app.register(swagger, {
+    openapi: {
+      openapi: '3.1.1',
+      info: { title: 'Sluice', description, version: '1', license: { name: 'Apache-2.0', identifier: 'Apache-2.0' } },
+      servers: [{ url: '/' }],
+      components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
+      tags,
+    },
+    transform: (document) =>
+      jsonSchemaTransform({
+        ...document,
+        schema: completeSchema(document.schema, document.route.config?.scope),
+      }),
+    transformObject: jsonSchemaTransformObject,
+  });
+  app.register(swaggerUi, { routePrefix: '/docs', staticCSP: docsPolicy });
+  app.get('/openapi.json', { config: { scope: 'open' }, schema: { hide: true } }, async () => app.swagger());
+}
+
+function completeSchema(schema: FastifySchema = {}, scope: string | undefined): FastifySchema {
+  const open = scope === undefined || scope === 'open';
+  return {
+    ...schema,
+    security: open ? [] : [{ key: [] }],
+    ...(open ? {} : { description: [schema.description, `Scope: \`${scope}\`.`].filter(Boolean).join('\n\n') }),
+    response: {
+      ...(schema.response as object),
+      ...problemResponse('4xx', 'Refused'),
+      ...problemResponse(
+        '5xx',
+        'Not possible just now (503, with Retry-After where it helps), or a fault of the service',
+      ),
+    },
+  };
+}
+
+function problemResponse(status: string, text: string): object {
+  return { [status]: { description: text, content: { [problemMediaType]: { schema: problemSchema } } } };
+}

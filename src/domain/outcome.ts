@@ -20,11 +20,17 @@ export interface UpstreamAnswer {
   readonly sha256: Buffer;
 }
 
+/** `code` of a call that was cancelled on our side before the write: it says nothing about the upstream. */
+export const cancelledCode = 'cancelled';
+
 /** How a started call ended, before any rule is applied. */
 export type CallResult =
   /** The permit ran out before the request was written: nothing left, nothing is spent, no attempt is recorded. */
   | { readonly kind: 'permit_expired' }
-  /** The request surely never left (connection refused, address refused, TLS failed, cancelled before the write). */
+  /**
+   * The request surely never left (connection refused, address refused, TLS failed, cancelled before the write). `code` is
+   * the system's or one of ours, such as `cancelledCode`.
+   */
   | { readonly kind: 'not_sent'; readonly error: string; readonly code: string }
   /** It was written, wholly or in part, and no answer's head came: reset, timeout, abort. */
   | {
@@ -35,11 +41,13 @@ export type CallResult =
     }
   /**
    * An answer. `bodyError` is set where the head came but the body could not be read to its end; the status is known, so
-   * the status decides.
+   * the status decides, but for one case: `bodyTimedOut`, the deadline of the whole call passed while the body of a success
+   * was still coming.
    */
   | {
       readonly kind: 'answered';
       readonly answer: UpstreamAnswer;
       readonly sentAfterMs: number;
       readonly bodyError?: string;
+      readonly bodyTimedOut?: boolean;
     };

@@ -1,0 +1,260 @@
+/**
+ * What an answer, or the lack of one, does to a job: the one place where outcomes, budgets and waits are decided. Pure;
+ * the store writes what is returned here, in the transaction that gives up the lease.
+ * Invariants: a throttle never spends an attempt; a call that surely never left never makes an outcome unknown; nothing is
+ * sent again later than the upstream remembers its key. `expires_at` is the store's: it is judged when a start is due.
+ */
+import type { Upstream } from './definitions.ts';
+import type { ClaimedJob, EndedState, Ledger, Method } from './job.ts';
+import { type CallResult, type Charge, cancelledCode, type OutcomeClass, type UpstreamAnswer } from './outcome.ts';
+import { parseRetryAfter, type RetryAfter } from './retry-after.ts';
+import { backoffMs } from './retry-policy.ts';
+
+/** Where the job goes. */
+export type Next =
+  | {
+      readonly kind: 'done';
+      readonly state: EndedState;
+      readonly reason: string | null;
+      readonly evidence: 'response' | 'receipt' | 'reconciled' | null;
+    }
+  /** Due at once, in its old place. */
+  | { readonly kind: 'ready' }
+  /** `delayMs` counts from the moment the settlement is written, on the database's clock. */
+  | { readonly kind: 'scheduled'; readonly delayMs: number; readonly reason: string | null }
+  | { readonly kind: 'held'; readonly reason: string };
+
+/** A throttled answer, as the cooldown needs it. */
+export interface Throttle {
+  /** null: no usable Retry-After, or 0: the streak's own backoff, kept with the cooldown. */
+  readonly delayMs: number | null;
+  readonly capped: boolean;
+  readonly status: number;
+  /** The header as it came; null: none. */
+  readonly header: string | null;
+}
+
+export interface Settlement {
+  readonly next: Next;
+  /** null: no attempt is recorded. */
+  readonly outcome: OutcomeClass | null;
+  readonly charge: Charge;
+  readonly throttle: Throttle | null;
+  /** The wait that the answer asked for, in milliseconds, whether or not a rule used it; null: none that can be read. */
+  readonly retryAfterMs: number | null;
+  readonly retryAfterCapped: boolean;
+  /** An answer came and was no throttle: a cooldown's ramp may grow. */
+  readonly answeredWithoutThrottle: boolean;
+  /** Sent, and not answered by a throttle: from the first such call on, the upstream's memory of the key counts. */
+  readonly mayHaveHadEffect: boolean;
+  /** The job's flag from now on. */
+  readonly outcomeUnknown: boolean;
+  /** For the attempt's record: what went wrong in words, upstream secrets already blotted out; null: nothing. */
+  readonly error: string | null;
+}
+
+/** What a worker saw of its call, or what the reaper concludes of one that a lost lease left behind (sent, for all we know). */
+export type SettledCall = CallResult | { readonly kind: 'lease_expired' };
+
+export interface SettleContext {
+  /** Uniform in [0, 1). */
+  readonly random01: number;
+  /** This process's time of day in milliseconds since 1970: only for an HTTP-date in an answer without Date. */
+  readonly nowWallMs: number;
+}
+
+/**
+ * Decides by the ended call alone: same arguments, same settlement.
+ *
+ * @param job as it was claimed: `attemptsUsed`, `throttles` and `firstSentAgeMs` are without this call
+ */
+export function decideSettlement(
+  job: ClaimedJob,
+  upstream: Upstream,
+  result: SettledCall,
+  context: SettleContext,
+): Settlement {
+  switch (result.kind) {
+    case 'permit_expired':
+      return spendNothing(job, null);
+    case 'not_sent':
+      // Cancelled on our side (a drain, a lost lease): nothing was learnt about the upstream.
+      if (result.code === cancelledCode) return spendNothing(job, result.error);
+      return {
+        ...withoutAnswer(job, 'not_sent', result.error),
+        next: retryOrEnd(job, upstream, {
+          firstSentAgeMs: job.firstSentAgeMs,
+          delayMs: backoff(job, upstream, context),
+        }),
+      };
+    case 'no_answer': {
+      // Handed back by a drain: the next worker takes it at once.
+      const delayMs = result.reason === 'aborted' ? null : backoff(job, upstream, context);
+      return outcomeUnknown(job, upstream, delayMs, withoutAnswer(job, 'unknown', result.error));
+    }
+    case 'lease_expired':
+      return outcomeUnknown(job, upstream, null, withoutAnswer(job, 'unknown', 'the worker lost its lease'));
+    case 'answered':
+      return decideAnswer(job, upstream, result, context);
+  }
+}
+
+/** The upstream's `on_unknown`, or its default: an effect that nothing deduplicates is not risked twice. */
+export function onUnknownOf(upstream: Upstream, method: Method): 'resend' | 'hold' {
+  if (upstream.on_unknown !== null) return upstream.on_unknown;
+  return upstream.idempotency_header === null && (method === 'POST' || method === 'PATCH') ? 'hold' : 'resend';
+}
+
+/**
+ * Whether the upstream may have forgotten the key `inMs` milliseconds from now, so that sending again might do the work
+ * twice. Also to be asked right before a send: a job can have waited long since its settlement.
+ */
+export function keyMayBeForgotten(ledger: Pick<Ledger, 'firstSentAgeMs'>, upstream: Upstream, inMs = 0): boolean {
+  return ledger.firstSentAgeMs !== null && ledger.firstSentAgeMs + inMs > upstream.key_ttl_s * 1000;
+}
+
+function decideAnswer(
+  job: ClaimedJob,
+  upstream: Upstream,
+  { answer, bodyError, bodyTimedOut }: Extract<CallResult, { kind: 'answered' }>,
+  context: SettleContext,
+): Settlement {
+  const { status } = answer;
+  const retryAfter = parseRetryAfter(answer.headers['retry-after'], {
+    responseDate: answer.headers.date,
+    nowMs: context.nowWallMs,
+    capMs: upstream.retry.retry_after_cap_s * 1000,
+  });
+  const told = retryAfter.kind === 'delay' ? retryAfter : null;
+  const success = isSuccess(status, upstream);
+  if (status === 429 || (status === 503 && !success && told !== null && told.ms > 0)) {
+    return throttled(job, upstream, status, retryAfter);
+  }
+  const answered = {
+    retryAfterMs: success ? null : (told?.ms ?? null),
+    retryAfterCapped: success ? false : (told?.capped ?? false),
+    answeredWithoutThrottle: true,
+    error: bodyError ?? null,
+  };
+  if (success && bodyTimedOut === true) {
+    // The whole call has a deadline, body included, and what a head promised is not what the body would have said.
+    return outcomeUnknown(job, upstream, backoff(job, upstream, context), {
+      ...withoutAnswer(job, 'timeout', null),
+      ...answered,
+    });
+  }
+  const spent = { charge: 'attempt', throttle: null, mayHaveHadEffect: true } as const;
+  if (success) {
+    const next: Next = { kind: 'done', state: 'succeeded', reason: null, evidence: 'response' };
+    return { ...answered, ...spent, next, outcome: 'success', outcomeUnknown: false };
+  }
+  if (isRetryable(status, upstream, told !== null)) {
+    const next = retryOrEnd(job, upstream, {
+      firstSentAgeMs: job.firstSentAgeMs ?? 0,
+      delayMs: told !== null && told.ms > 0 ? told.ms : backoff(job, upstream, context),
+    });
+    return { ...answered, ...spent, next, outcome: 'error', outcomeUnknown: job.outcomeUnknown };
+  }
+  const next: Next = { kind: 'done', state: 'failed', reason: 'rejected_by_upstream', evidence: 'response' };
+  // An earlier call whose answer was never seen is not explained by a refusal: the flag stays.
+  const error = answered.error ?? redirectError(answer);
+  return { ...answered, ...spent, error, next, outcome: 'rejected', outcomeUnknown: job.outcomeUnknown };
+}
+
+function isSuccess(status: number, upstream: Upstream): boolean {
+  if (upstream.success_statuses !== null) return upstream.success_statuses.includes(status);
+  return status >= 200 && status <= 299;
+}
+
+/** 413 says that the request is too large, and only with a Retry-After that this may pass (RFC 9110, 15.5.14). */
+function isRetryable(status: number, upstream: Upstream, hasRetryAfter: boolean): boolean {
+  if (upstream.retry_statuses !== null) return upstream.retry_statuses.includes(status);
+  return status === 408 || status === 425 || (status >= 500 && status <= 599) || (status === 413 && hasRetryAfter);
+}
+
+function throttled(job: ClaimedJob, upstream: Upstream, status: number, retryAfter: RetryAfter): Settlement {
+  const told = retryAfter.kind === 'delay' ? retryAfter : null;
+  const delayMs = told !== null && told.ms > 0 ? told.ms : null;
+  let next: Next = { kind: 'ready' };
+  if (job.throttles + 1 > upstream.retry.max_throttles) {
+    next = { kind: 'done', state: 'failed', reason: 'throttled_too_long', evidence: null };
+  } else if (keyMayBeForgotten(job, upstream, delayMs ?? 0)) {
+    next = { kind: 'held', reason: 'outcome_unknown' };
+  }
+  return {
+    next,
+    outcome: 'throttled',
+    charge: 'throttle',
+    throttle: {
+      delayMs,
+      capped: told?.capped ?? false,
+      status,
+      header: retryAfter.kind === 'absent' ? null : retryAfter.raw,
+    },
+    retryAfterMs: told?.ms ?? null,
+    retryAfterCapped: told?.capped ?? false,
+    answeredWithoutThrottle: false,
+    mayHaveHadEffect: false,
+    outcomeUnknown: job.outcomeUnknown,
+    error: null,
+  };
+}
+
+/** @param delayMs null: the job is due at once, in its place */
+function outcomeUnknown(
+  job: ClaimedJob,
+  upstream: Upstream,
+  delayMs: number | null,
+  seen: Omit<Settlement, 'next'>,
+): Settlement {
+  const next: Next =
+    onUnknownOf(upstream, job.method) === 'hold'
+      ? { kind: 'held', reason: 'outcome_unknown' }
+      : retryOrEnd(job, upstream, { firstSentAgeMs: job.firstSentAgeMs ?? 0, delayMs });
+  return { ...seen, next, mayHaveHadEffect: true, outcomeUnknown: true };
+}
+
+/** After a call that spent an attempt. */
+function retryOrEnd(
+  job: ClaimedJob,
+  upstream: Upstream,
+  { firstSentAgeMs, delayMs }: { firstSentAgeMs: number | null; delayMs: number | null },
+): Next {
+  if (job.attemptsUsed + 1 >= (job.maxAttempts ?? upstream.retry.max_attempts)) {
+    return { kind: 'done', state: 'failed', reason: 'attempts_exhausted', evidence: null };
+  }
+  if (keyMayBeForgotten({ firstSentAgeMs }, upstream, delayMs ?? 0)) return { kind: 'held', reason: 'outcome_unknown' };
+  return delayMs === null ? { kind: 'ready' } : { kind: 'scheduled', delayMs, reason: null };
+}
+
+function backoff(job: ClaimedJob, upstream: Upstream, context: SettleContext): number {
+  return backoffMs(upstream.retry, job.attemptsUsed + 1, context.random01);
+}
+
+/** Back to its place as if it had not been claimed. */
+function spendNothing(job: ClaimedJob, error: string | null): Settlement {
+  return { ...withoutAnswer(job, 'not_sent', error), next: { kind: 'ready' }, outcome: null, charge: 'none' };
+}
+
+function withoutAnswer(job: ClaimedJob, outcome: OutcomeClass, error: string | null): Omit<Settlement, 'next'> {
+  return {
+    outcome,
+    charge: 'attempt',
+    throttle: null,
+    retryAfterMs: null,
+    retryAfterCapped: false,
+    answeredWithoutThrottle: false,
+    mayHaveHadEffect: false,
+    outcomeUnknown: job.outcomeUnknown,
+    error,
+  };
+}
+
+/** Where a redirect pointed is the first thing that an operator wants to know. */
+function redirectError(answer: UpstreamAnswer): string | null {
+  if (answer.status < 300 || answer.status > 399) return null;
+  const location = answer.headers.location;
+  if (location === undefined) return null;
+  const target = (typeof location === 'string' ? location : location.join(', ')).slice(0, 2000);
+  return `answered ${answer.status} with Location ${target}; redirects are not followed`;
+}

@@ -83,7 +83,7 @@ export function buildOutboundRequest(
   headers['sluice-attempt'] = String(job.calls + 1);
   if (job.payloadVersion !== null) headers['sluice-payload-version'] = job.payloadVersion;
   return {
-    url: targetUrl(upstream.base_url, job.path),
+    url: targetUrl(upstream, job.path),
     method: job.method,
     headers,
     body: job.body,
@@ -116,16 +116,129 @@ function expandSecrets(
 }
 
 /** `path` (with its query) below the path of `base_url`; a query of `base_url` itself goes along. */
-function targetUrl(baseUrl: string, path: string): URL {
-  const base = new URL(baseUrl);
+function targetUrl(upstream: Upstream, path: string): URL {
+  const base = parsedBase(upstream);
   const [pathname, query] = splitQuery(path);
+  const search = [base.query, query].filter((part) => part !== '').join('&');
   // Joined as text and parsed once: resolving `path` as a reference would let `//host` name another host.
-  const url = new URL(`${base.origin}${base.pathname.replace(/\/+$/, '')}${pathname}`);
-  url.search = [base.search.slice(1), query].filter((part) => part !== '').join('&');
-  return url;
+  return new URL(`${base.prefix}${pathname}${search === '' ? '' : `?${search}`}`);
+}
+
+interface Base {
+  /** Origin and path, without a slash at the end. */
+  readonly prefix: string;
+  readonly query: string;
+}
+
+/** Parsed once for each version of a definition, not once for each call. */
+const bases = new WeakMap<Upstream, Base>();
+
+function parsedBase(upstream: Upstream): Base {
+  let base = bases.get(upstream);
+  if (base === undefined) {
+    const url = new URL(upstream.base_url);
+    base = { prefix: `${url.origin}${url.pathname.replace(/\/+$/, '')}`, query: url.search.slice(1) };
+    bases.set(upstream, base);
+  }
+  return base;
 }
 
 function splitQuery(path: string): [pathname: string, query: string] {
   const at = path.indexOf('?');
   return at === -1 ? [path, ''] : [path.slice(0, at), path.slice(at + 1)];
+}
+
+/** What is wrong with an item's path; null: nothing. The fault's pointer counts from the item. */
+export function checkPath(path: string): Fault | null {
+  const problem = pathProblem(path);
+  if (problem === null) return null;
+  return { pointer: '/path', code: 'invalid_path', message: `path ${problem}, got ${JSON.stringify(shortened(path))}` };
+}
+
+function pathProblem(path: string): string | null {
+  if (!path.startsWith('/')) return 'must start with / (it is appended to the base_url of its upstream)';
+  if (path.startsWith('//')) return 'must not start with //, which would name a host';
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  if (/[\x00-\x1f\x7f-\x9f]/.test(path)) return 'must not have control characters';
+  if (path.includes('\\')) return 'must not have a backslash';
+  if (path.includes('#')) return 'must not have a fragment; write # as %23';
+  if (/\p{Surrogate}/u.test(path)) return 'must not have lone surrogates';
+  // URL parsers, ours included, take %2e for a dot when they look for dot segments.
+  if (splitQuery(path)[0].replace(/%2e/gi, '.').includes('..')) return 'must not have ..';
+  return null;
+}
+
+const tokenPattern = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+const headerValuePattern = /^[\t\x20-\x7e]*$/;
+
+/** Headers that steer a connection (RFC 9110, 7.6.1; RFC 9113, 8.2.2) or frame a message, and so are the sender's alone. */
+const connectionHeaders: ReadonlySet<string> = new Set([
+  'connection',
+  'content-length',
+  'expect',
+  'host',
+  'http2-settings',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-authorization',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+]);
+
+/** Whether a header belongs to the connection rather than to the message; any case. */
+export function isConnectionHeader(name: string): boolean {
+  return connectionHeaders.has(name.toLowerCase());
+}
+
+/** Whether a text can be a header's value as it is: visible ASCII, space and tab (RFC 9110, 5.5, without obs-text). */
+export function isHeaderValue(text: string): boolean {
+  return headerValuePattern.test(text);
+}
+
+/**
+ * What is wrong with the headers an item brings, so that it is said at submission and not by every attempt. Pointers count
+ * from the item; messages never repeat a value, which may be a credential.
+ *
+ * @param headers names in any case
+ * @param idempotencyHeader of the item's upstream
+ */
+export function checkItemHeaders(headers: Readonly<Record<string, string>>, idempotencyHeader: string | null): Fault[] {
+  const faults: Fault[] = [];
+  const seen = new Set<string>();
+  for (const [name, value] of Object.entries(headers)) {
+    const lowerName = name.toLowerCase();
+    const fault = headerFault(lowerName, value, idempotencyHeader?.toLowerCase() ?? null, seen);
+    seen.add(lowerName);
+    if (fault === null) continue;
+    const pointer = `/headers/${name.replaceAll('~', '~0').replaceAll('/', '~1')}`;
+    faults.push({ pointer, code: fault[0], message: `header ${JSON.stringify(shortened(name))} ${fault[1]}` });
+  }
+  return faults;
+}
+
+function headerFault(
+  name: string,
+  value: string,
+  idempotencyHeader: string | null,
+  seen: ReadonlySet<string>,
+): [code: 'invalid_header' | 'forbidden_header', problem: string] | null {
+  if (!tokenPattern.test(name)) return ['invalid_header', 'is not a header name (RFC 9110 token)'];
+  if (seen.has(name)) return ['invalid_header', 'is given twice'];
+  if (isConnectionHeader(name)) return ['forbidden_header', 'belongs to the connection and cannot be set by an item'];
+  if (name.startsWith('sluice-'))
+    return ['forbidden_header', 'cannot be set by an item: Sluice-* is set by the service'];
+  if (name === idempotencyHeader) {
+    return ['forbidden_header', 'cannot be set by an item: it carries the idempotency_key'];
+  }
+  if (!isHeaderValue(value)) {
+    return ['invalid_header', 'has a value with characters other than visible ASCII, space and tab'];
+  }
+  return null;
+}
+
+function shortened(text: string): string {
+  return text.length <= 100 ? text : `${text.slice(0, 100)}…`;
 }

@@ -42,7 +42,7 @@ export function addOpenApi(app: FastifyInstance): void {
         ...document,
         schema: completeSchema(document.schema, document.route.config?.scope),
       }),
-    transformObject: jsonSchemaTransformObject,
+    transformObject: (document) => withoutUnused(jsonSchemaTransformObject(document)),
   });
   app.register(swaggerUi, { routePrefix: '/docs', staticCSP: docsPolicy });
   app.get('/openapi.json', { config: { scope: 'open' }, schema: { hide: true } }, async () => app.swagger());
@@ -67,4 +67,21 @@ function completeSchema(schema: FastifySchema = {}, scope: string | undefined): 
 
 function problemResponse(status: string, text: string): object {
   return { [status]: { description: text, content: { [problemMediaType]: { schema: problemSchema } } } };
+}
+
+/** Each named schema comes in a form for requests and one for answers; the form that nobody refers to only confuses. */
+function withoutUnused(document: Record<string, unknown>): Record<string, unknown> {
+  const components = document.components as { schemas?: Record<string, unknown> };
+  const { schemas = {}, ...others } = components;
+  const used = new Set<string>();
+  const look = (value: unknown): void => {
+    for (const [, name] of JSON.stringify(value).matchAll(/"#\/components\/schemas\/([^"]+)"/g)) {
+      if (used.has(name!)) continue;
+      used.add(name!);
+      look(schemas[name!] ?? null);
+    }
+  };
+  look(document.paths);
+  const kept = Object.entries(schemas).filter(([name]) => used.has(name));
+  return { ...document, components: { ...others, schemas: Object.fromEntries(kept) } };
 }

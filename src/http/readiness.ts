@@ -42,16 +42,17 @@ export function createReadinessCheck({ database, clock, ownFaults }: ReadinessOp
 }
 
 async function databaseFaults(database: Database, clock: Clock): Promise<Fault[]> {
-  const answered = new AbortController();
-  const answer = database
-    .query(question)
-    .then(
-      () => [],
-      () => [{ code: 'database_unavailable', message: 'PostgreSQL cannot be used' }],
-    )
-    .finally(() => answered.abort());
+  const decided = new AbortController();
+  const answer = database.query(question).then(
+    () => [],
+    () => [{ code: 'database_unavailable', message: 'PostgreSQL cannot be used' }],
+  );
   const silence = clock
-    .sleep(patienceMs, answered.signal)
+    .sleep(patienceMs, decided.signal)
     .then(() => [{ code: 'database_unavailable', message: `PostgreSQL has not answered for ${patienceMs} ms` }]);
-  return Promise.race([answer, silence]);
+  try {
+    return await Promise.race([answer, silence]);
+  } finally {
+    decided.abort();
+  }
 }

@@ -1,0 +1,27 @@
+/**
+ * One text for all spellings of a JSON value (RFC 8785, JSON Canonicalization Scheme): no white space, members sorted by
+ * UTF-16 code units (never by a locale), numbers as ECMAScript writes doubles. What is hashed is this text, so two bodies
+ * that differ in member order or spacing alone are one request. Departs from the RFC in one point: a lone surrogate, which
+ * the RFC calls an error, is written as its escape (`\udxxx`), because a body may carry one.
+ */
+
+/**
+ * The canonical text of a parsed JSON value. Throws a RangeError for a number that is not finite (RFC 8785 section 3.2.2.3).
+ * Recurses once per level: bound the nesting before (`nestsDeeperThan`).
+ */
+export function canonicalJson(value: unknown): string {
+  if (typeof value === 'number' && !Number.isFinite(value)) throw new RangeError(`${value} has no form in JSON`);
+  // JSON.stringify is canonical for what has no members: shortest doubles, -0 as 0, only the escapes of the RFC.
+  if (typeof value !== 'object' || value === null) return JSON.stringify(value);
+  if (Array.isArray(value)) return `[${value.map(canonicalJson).join(',')}]`;
+  const members = value as Record<string, unknown>;
+  const names = Object.keys(members);
+  // Without a comparison function, sort compares code units.
+  if (names.length > 1) names.sort();
+  let text = '{';
+  for (const name of names) {
+    if (text.length > 1) text += ',';
+    text += `${JSON.stringify(name)}:${canonicalJson(members[name])}`;
+  }
+  return `${text}}`;
+}

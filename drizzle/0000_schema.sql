@@ -32,6 +32,7 @@ CREATE TABLE "sluice"."batch_items" (
 	"key_source" text,
 	"verdict" text NOT NULL,
 	"job_id" uuid,
+	"job_state" text,
 	"errors" text,
 	CONSTRAINT "batch_items_pkey" PRIMARY KEY("batch_id","index")
 );
@@ -230,7 +231,6 @@ CREATE TABLE "sluice"."running_jobs" (
 	"eligible_at" timestamp with time zone NOT NULL,
 	"worker_id" uuid NOT NULL,
 	"admitted_at" timestamp with time zone NOT NULL,
-	"charged" text[],
 	"counted" boolean DEFAULT false NOT NULL,
 	"epoch" integer DEFAULT 0 NOT NULL,
 	"calls" integer DEFAULT 0 NOT NULL,
@@ -266,7 +266,7 @@ CREATE UNIQUE INDEX "batches_request_key" ON "sluice"."batches" USING btree ("te
 CREATE INDEX "done_jobs_ended" ON "sluice"."done_jobs" USING brin ("ended_at");--> statement-breakpoint
 CREATE INDEX "jobs_batch" ON "sluice"."jobs" USING btree ("batch_id");--> statement-breakpoint
 CREATE UNIQUE INDEX "lane_groups_queue_upstream_key" ON "sluice"."lane_groups" USING btree ("queue","upstream");--> statement-breakpoint
-CREATE UNIQUE INDEX "lanes_tenant_partition_key" ON "sluice"."lanes" USING btree ("group_id","tenant","partition_key");--> statement-breakpoint
+CREATE UNIQUE INDEX "lanes_group_partition_tenant" ON "sluice"."lanes" USING btree ("group_id","partition_key","tenant");--> statement-breakpoint
 CREATE INDEX "lanes_turn" ON "sluice"."lanes" USING btree ("group_id","next_at");--> statement-breakpoint
 CREATE INDEX "parked_jobs_due" ON "sluice"."parked_jobs" USING btree ("due_at") WHERE "sluice"."parked_jobs"."due_at" is not null;--> statement-breakpoint
 CREATE INDEX "parked_jobs_lane" ON "sluice"."parked_jobs" USING btree ("lane_id","seq");--> statement-breakpoint

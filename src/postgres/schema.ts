@@ -130,7 +130,7 @@ export const lanes = sluice.table(
     closedName: text('closed_name'),
   },
   (t) => [
-    uniqueIndex('lanes_tenant_partition_key').on(t.groupId, t.tenant, t.partitionKey),
+    uniqueIndex('lanes_group_partition_tenant').on(t.groupId, t.partitionKey, t.tenant),
     index('lanes_turn').on(t.groupId, t.nextAt),
   ],
 );
@@ -211,6 +211,8 @@ export const batchItems = sluice.table(
     keySource: text('key_source', { enum: ['given', 'derived'] }),
     verdict: text('verdict', { enum: ['accepted', 'duplicate', 'conflict', 'rejected'] }).notNull(),
     jobId: uuid('job_id'),
+    /** Of the job when the verdict was given, so that a replay is the first answer again. */
+    jobState: text('job_state'),
     /** JSON text: [{pointer, code, message}]. */
     errors: text('errors'),
   },
@@ -304,8 +306,6 @@ export const runningJobs = sluice.table(
     eligibleAt: instant('eligible_at').notNull(),
     workerId: uuid('worker_id').notNull(),
     admittedAt: instant('admitted_at').notNull(),
-    /** Limits that were charged for it, and the moment each was charged at is `admitted_at`; null: none. */
-    charged: text('charged').array(),
     /** In an index of leases, because a limit, a ramp or an order counts them. */
     counted: boolean('counted').notNull().default(false),
     ...ledger(),

@@ -1,4 +1,15 @@
 /**
- * PL/pgSQL functions that are installed by postgres/migrate.ts whenever their text changes.
+ * The stored functions in the order of their installation; postgres/migrate.ts installs each whose text has changed.
+ * Their texts stand beside the code that calls them.
  */
-export const storedFunctions: readonly { name: string; sql: string }[] = [];
+import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
+import { settleJobsFunction } from './settle-jobs.ts';
+
+export const storedFunctions: readonly { readonly name: string; readonly sql: string }[] = [
+  clockFunctions,
+  rateWindowFunctions,
+  dueJobsFunctions,
+  claimJobsFunction,
+  settleJobsFunction,
+];

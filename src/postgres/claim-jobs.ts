@@ -1,0 +1,702 @@
+/**
+ * The claim: which jobs a worker may start now. One round trip, one transaction; the count in every rate window and the
+ * lease commit together, so there is no start that was not counted.
+ *
+ * Invariants: an admission reads the clock after it holds its windows' rows (a claimer with an older time would not count
+ * what another has already let go); a job is admitted by all windows that cover it or none is charged; nothing is admitted
+ * under a cooldown that has committed (a writer of a cooldown holds `7305002, upstream` alone, a claim holds it shared).
+ * Waits for nobody: lanes, windows and rows that another claimer holds are skipped and reported as `busy`.
+ * Cost: one look at the groups, then only open lanes by (group_id, next_at) and their heads by (lane_id, rank, seq); what
+ * waits in closed lanes is never read. A lane without a limit touches no window.
+ * Lock order: advisory 7305001 (definitions, shared), 7305002 (cooldowns, shared, tried), lanes, rate_windows, cooldowns,
+ * job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
+ * statistics say that these tables are empty, and a plan that believes them reads every dead row.
+ */
+import type { ClaimedJob } from '../domain/job.ts';
+import type { Database } from './database.ts';
+
+/** Due scheduled jobs become ready, and jobs past `expires_at` end; a bounded number each, then the claim goes on. */
+export const dueJobsFunctions = {
+  name: 'due_jobs',
+  sql: String.raw`
+create or replace function sluice.wake_lanes(p_lanes bigint[], p_now timestamptz) returns void language plpgsql as $$
+begin
+  -- A claim marks a lane empty only under FOR UPDATE: with KEY SHARE held until our commit it cannot overlook our rows.
+  perform 1 from sluice.lanes l where l.id = any (p_lanes) order by l.id for key share;
+  update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
+   where l.id in (select o.id from sluice.lanes o
+                   where o.id = any (p_lanes) and o.closed_by in ('empty', 'fifo') order by o.id for no key update);
+end $$;
+
+create or replace function sluice.promote_due_jobs(p_now timestamptz, p_most int) returns int language plpgsql
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+  v_lanes bigint[];
+  v_count int;
+begin
+  with due as materialized (
+    select d.job_id from sluice.parked_jobs d where d.due_at <= p_now order by d.due_at limit p_most for update skip locked),
+  gone as (
+    delete from sluice.parked_jobs p using due where p.job_id = due.job_id returning p.*),
+  put as (
+    insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used,
+                                   throttles, first_sent_at, outcome_unknown)
+    select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at, g.due_at, g.epoch, g.calls, g.attempts_used,
+           g.throttles, g.first_sent_at, g.outcome_unknown
+      from gone g returning lane_id)
+  select array_agg(distinct put.lane_id), count(*) into v_lanes, v_count from put;
+  if v_lanes is not null then perform sluice.wake_lanes(v_lanes, p_now); end if;
+  return v_count;
+end $$;
+
+-- A job whose outcome is unknown may have had its effect: it is held, never 'expired'.
+create or replace function sluice.expire_jobs(p_now timestamptz, p_most int) returns int language plpgsql
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+  v_ready int;
+  v_parked int;
+begin
+  with late as materialized (
+    select r.lane_id, r.rank, r.seq from sluice.ready_jobs r where r.expires_at <= p_now limit p_most for update skip locked),
+  gone as (
+    delete from sluice.ready_jobs r using late l where r.lane_id = l.lane_id and r.rank = l.rank and r.seq = l.seq returning r.*),
+  ended as (
+    insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
+    select g.job_id, 'expired', 'expired', p_now, g.epoch + 1, g.calls, g.attempts_used, g.throttles, g.first_sent_at, false
+      from gone g where not g.outcome_unknown),
+  kept as (
+    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
+                                    throttles, first_sent_at, outcome_unknown)
+    select g.job_id, g.lane_id, g.rank, g.seq, 'held', 'outcome_unknown', null, g.cost, null, g.epoch + 1, g.calls, g.attempts_used,
+           g.throttles, g.first_sent_at, true
+      from gone g where g.outcome_unknown)
+  select count(*) into v_ready from gone;
+  with late as materialized (
+    select p.job_id from sluice.parked_jobs p where p.expires_at <= p_now and p.state = 'scheduled' limit p_most for update skip locked),
+  gone as (
+    delete from sluice.parked_jobs p using late l where p.job_id = l.job_id and not p.outcome_unknown returning p.*),
+  ended as (
+    insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
+    select g.job_id, 'expired', 'expired', p_now, g.epoch + 1, g.calls, g.attempts_used, g.throttles, g.first_sent_at, false from gone g),
+  kept as (
+    update sluice.parked_jobs p set state = 'held', reason = 'outcome_unknown', due_at = null, expires_at = null, epoch = p.epoch + 1
+      from late l where p.job_id = l.job_id and p.outcome_unknown)
+  select count(*) into v_parked from late;
+  return v_ready + v_parked;
+end $$;`,
+} as const;
+
+export const claimJobsFunction = {
+  name: 'claim_jobs',
+  sql: String.raw`
+create or replace function sluice.close_group(p_group int, p_until timestamptz, p_by text, p_name text) returns void
+language sql as $$
+  update sluice.lane_groups set next_at = p_until, closed_by = p_by, closed_name = p_name
+   where id = (select g.id from sluice.lane_groups g where g.id = p_group for no key update skip locked)
+$$;
+create or replace function sluice.close_lane(p_lane bigint, p_until timestamptz, p_by text, p_name text) returns void
+language sql as $$
+  update sluice.lanes set next_at = p_until, closed_by = p_by, closed_name = p_name
+   where id = (select l.id from sluice.lanes l where l.id = p_lane for no key update skip locked)
+$$;
+
+-- The window's row, locked; made where there is none. null: another claimer holds it.
+create or replace function sluice.lock_window(r sluice.rate_limits, p_partition text) returns sluice.rate_windows
+language plpgsql as $$
+declare
+  w sluice.rate_windows;
+begin
+  select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
+     for no key update skip locked;
+  if found then return w; end if;
+  insert into sluice.rate_windows select (sluice.rate_window_empty(r, p_partition, sluice.clock_us())).* on conflict do nothing;
+  select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
+     for no key update skip locked;
+  if found then return w; end if;
+  return null;
+end $$;
+
+create or replace function sluice.store_window(w sluice.rate_windows) returns void language sql as $$
+  update sluice.rate_windows x
+     set algorithm = w.algorithm, width_us = w.width_us, horizon_us = w.horizon_us, ring = w.ring, head = w.head,
+         tail = w.tail, used = w.used, anchor_at = w.anchor_at, level = w.level
+   where x.limit_name = w.limit_name and x.partition_key = w.partition_key
+$$;
+
+-- Leases that a fleet-wide limit counts.
+create or replace function sluice.in_flight(p_limit text, p_partition text) returns bigint language sql stable as $$
+  select count(*) from sluice.lane_groups g join sluice.running_jobs j on j.counted and j.group_id = g.id
+    left join sluice.lanes l on p_partition is not null and l.id = j.lane_id
+   where (p_partition is null and p_limit = any (g.shared_limits))
+      or (p_partition is not null and p_limit = any (g.partition_limits) and l.partition_key = p_partition)
+$$;
+
+-- How many may start under a cooldown row that is over but still ramping: its ramp less the calls admitted since it opened.
+create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint language sql stable as $$
+  select d.ramp - count(*) from sluice.lane_groups g
+    join sluice.running_jobs j on j.counted and j.group_id = g.id and j.admitted_at >= d.until
+    left join sluice.lanes l on d.partition_key <> '' and l.id = j.lane_id
+   where case when d.kind = 'upstream' then g.upstream = d.name
+              else d.name = any (g.shared_limits) or d.name = any (g.partition_limits) end
+     and (d.partition_key = '' or l.partition_key = d.partition_key)
+$$;
+
+create or replace function sluice.claim_jobs(p_worker uuid, p_slots int)
+returns table (
+  job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
+  permit_ms float8, slot_wait_ms float8, batch_id uuid, tenant text, queue text, upstream text, partition_key text,
+  idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
+  payload_version text, max_attempts int, cost int,
+  definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean)
+language plpgsql
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  k_most_rounds constant int := 8;
+  -- How soon a lane that waits for a running call is looked at again should the call's end not have told it.
+  k_recheck constant interval := interval '100 milliseconds';
+  v_now timestamptz;
+  v_us bigint;
+  v_version bigint;
+  v_left int := p_slots;
+  v_busy boolean := false;
+  v_more boolean := false;
+  v_round int := 0;
+  v_want int;
+  v_lanes_left int;
+  v_visited int;
+  v_seen bigint[] := '{}';
+  v_shut int[] := '{}';
+  c record;
+  d sluice.cooldowns;
+  r sluice.rate_limits;
+  w sluice.rate_windows;
+  j record;
+  -- of the group
+  g_ok boolean;
+  g_r sluice.rate_limits[];
+  g_w sluice.rate_windows[];
+  g_windowed boolean;
+  g_counted boolean;
+  g_room bigint;
+  g_cap bigint;
+  g_jobs bigint;
+  g_share bigint;
+  g_permit float8;
+  g_opens bigint;
+  g_spent bigint;
+  g_closes timestamptz;
+  g_closed_by text;
+  g_closed_name text;
+  -- of the lane
+  l_id bigint;
+  l_key text;
+  l_r sluice.rate_limits[];
+  l_w sluice.rate_windows[];
+  l_room bigint;
+  l_cap bigint;
+  l_jobs bigint;
+  l_us bigint;
+  l_permit float8;
+  l_taken int;
+  l_cost bigint;
+  l_blocked bigint;
+  l_closes timestamptz;
+  l_closed_by text;
+  l_closed_name text;
+  l_opens bigint;
+  l_ranks int[];
+  l_seqs bigint[];
+  -- picked in the group
+  p_lane bigint[];
+  p_rank int[];
+  p_seq bigint[];
+  p_us bigint[];
+  p_permit float8[];
+  p_fail_lane bigint[];
+  p_fail_rank int[];
+  p_fail_seq bigint[];
+  p_served bigint[];
+  p_drained bigint[];
+begin
+  perform pg_advisory_xact_lock_shared(7305001);
+  v_us := sluice.clock_us();
+  v_now := sluice.at_us(v_us);
+  select v.version into v_version from sluice.definition_version v;
+  perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > v_now;
+  if not found then
+    lease_lost := true; definitions_version := v_version; busy := false; more := false;
+    return next;
+    return;
+  end if;
+  if sluice.promote_due_jobs(v_now, 500) = 500 then v_more := true; end if;
+  if sluice.expire_jobs(v_now, 500) >= 500 then v_more := true; end if;
+
+  while v_left > 0 and v_round < k_most_rounds loop
+    v_round := v_round + 1;
+    v_visited := 0;
+    v_want := least(greatest(v_left, 8), 64);
+    for c in
+      select x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted,
+             array_agg(x.lane_id order by x.next_at, x.lane_id) as lane_ids,
+             array_agg(x.partition_key order by x.next_at, x.lane_id) as keys,
+             sum(count(*)) over () as n_lanes
+        from (select g.id as group_id, g.queue, g.upstream, g.fifo, g.shared_limits, g.partition_limits, g.counted,
+                     l.id as lane_id, l.partition_key, l.next_at
+                from sluice.lane_groups g
+               cross join lateral (select o.id, o.partition_key, o.next_at from sluice.lanes o
+                                    where o.group_id = g.id and o.next_at <= v_now and o.id <> all (v_seen)
+                                    order by o.next_at limit v_want) l
+               where g.next_at <= v_now and g.id <> all (v_shut)
+               order by l.next_at limit v_want) x
+       group by x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted
+       order by min(x.next_at)
+    loop
+      if v_visited = 0 then v_lanes_left := c.n_lanes; end if;
+      v_visited := v_visited + 1;
+      v_seen := v_seen || c.lane_ids;
+      if v_left <= 0 then v_more := true; continue; end if;
+      g_share := ceil(v_left::float8 * array_length(c.lane_ids, 1) / v_lanes_left);
+      v_lanes_left := v_lanes_left - array_length(c.lane_ids, 1);
+
+      -- ------------------------------------------------------------ gates of the group
+      if not pg_try_advisory_xact_lock_shared(7305002, hashtext(c.upstream)) then
+        v_busy := true;
+        v_shut := v_shut || c.group_id;
+        continue;
+      end if;
+      g_ok := true;
+      g_closes := null; g_closed_by := null; g_closed_name := null;
+      g_r := '{}'; g_w := '{}';
+      g_room := 2147483647; g_cap := 2147483647; g_jobs := g_share;
+      g_permit := null; g_spent := 0;
+      g_counted := c.counted or c.fifo;
+      g_windowed := c.shared_limits <> '{}' or c.partition_limits <> '{}';
+
+      for i in 1 .. coalesce(array_length(c.shared_limits, 1), 0) loop
+        select * into r from sluice.rate_limits x where x.name = c.shared_limits[i];
+        if not pg_try_advisory_xact_lock_shared(7305003, hashtext(r.name)) then g_ok := false; exit; end if;
+        w := sluice.lock_window(r, '');
+        if w.limit_name is null then g_ok := false; exit; end if;
+        g_r := array_append(g_r, r);
+        g_w := array_append(g_w, w);
+      end loop;
+      if not g_ok then v_busy := true; v_shut := v_shut || c.group_id; continue; end if;
+
+      -- Read after the locks: no admission may carry an older time than one that another claimer has counted.
+      v_us := sluice.clock_us();
+      v_now := greatest(v_now, sluice.at_us(v_us));
+
+      for d in
+        select * from sluice.cooldowns x
+         where x.partition_key = '' and ((x.kind = 'upstream' and x.name = c.upstream)
+                                      or (x.kind = 'limit' and x.name = any (c.shared_limits)))
+      loop
+        if d.until > v_now then
+          if g_closes is null or d.until > g_closes then
+            g_closes := d.until; g_closed_by := 'cooldown'; g_closed_name := d.name;
+          end if;
+        elsif d.ramp is not null then
+          -- One claimer at a time may count what is in flight under a ramp.
+          perform 1 from sluice.cooldowns x where x.kind = d.kind and x.name = d.name and x.partition_key = ''
+             for no key update skip locked;
+          if not found then g_ok := false; exit; end if;
+          g_counted := true;
+          select least(g_jobs, sluice.ramp_room(x)) into g_jobs from sluice.cooldowns x
+           where x.kind = d.kind and x.name = d.name and x.partition_key = '';
+          if g_jobs < 1 and g_closes is null then
+            g_closes := v_now + k_recheck; g_closed_by := 'probing'; g_closed_name := d.name;
+          end if;
+        end if;
+      end loop;
+      if not g_ok then v_busy := true; v_shut := v_shut || c.group_id; continue; end if;
+
+      for i in 1 .. coalesce(array_length(g_r, 1), 0) loop
+        r := g_r[i];
+        w := sluice.rate_window_roll(g_w[i], r, v_us);
+        g_w[i] := w;
+        if r."limit" is not null then
+          g_permit := least(coalesce(g_permit, 40), sluice.rate_window_permit_ms(w, r, v_us));
+          g_cap := least(g_cap, case when r."limit" = 0 then 2147483647 when r.algorithm = 'token_bucket'
+                                     then sluice.rate_window_bucket(r) else r."limit" end);
+        end if;
+        g_room := least(g_room, sluice.rate_window_room(w, r));
+        if w.paused then
+          g_closes := 'infinity'; g_closed_by := 'window'; g_closed_name := r.name;
+        elsif sluice.rate_window_room(w, r) < 1 then
+          g_opens := sluice.rate_window_opens_us(w, r, v_us, 1);
+          if g_closes is null or g_opens is null or sluice.at_us(g_opens) > g_closes then
+            g_closes := coalesce(sluice.at_us(g_opens), 'infinity'); g_closed_by := 'window'; g_closed_name := r.name;
+          end if;
+        end if;
+        if r.max_in_flight is not null then
+          g_jobs := least(g_jobs, r.max_in_flight - sluice.in_flight(r.name, null));
+          if g_jobs < 1 and g_closes is null then
+            g_closes := v_now + k_recheck; g_closed_by := 'in_flight'; g_closed_name := r.name;
+          end if;
+        end if;
+      end loop;
+      if g_closes is not null then
+        perform sluice.close_group(c.group_id, g_closes, g_closed_by, g_closed_name);
+        v_shut := v_shut || c.group_id;
+        continue;
+      end if;
+
+      -- ------------------------------------------------------------ its lanes, least recently served first
+      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_us := '{}'; p_permit := '{}';
+      p_fail_lane := '{}'; p_fail_rank := '{}'; p_fail_seq := '{}'; p_served := '{}'; p_drained := '{}';
+      for i in 1 .. array_length(c.lane_ids, 1) loop
+        l_jobs := ceil(least(g_jobs, g_room, v_left)::float8 / (array_length(c.lane_ids, 1) - i + 1));
+        if l_jobs < 1 then
+          v_more := v_more or g_room > 0;
+          exit;
+        end if;
+        l_id := c.lane_ids[i]; l_key := c.keys[i];
+        l_r := '{}'; l_w := '{}';
+        l_room := g_room; l_cap := g_cap; l_permit := g_permit; l_us := v_us;
+        l_closes := null; l_closed_by := null; l_closed_name := null;
+        l_taken := 0; l_cost := 0; l_blocked := null;
+        g_ok := true;
+
+        if c.fifo then
+          -- One unfinished job at a time: its running head, or an older one that is parked, holds the lane.
+          perform 1 from sluice.lanes x where x.id = l_id for no key update skip locked;
+          if not found then v_busy := true; continue; end if;
+          l_jobs := 1;
+          if exists (select 1 from sluice.running_jobs x where x.counted and x.group_id = c.group_id and x.lane_id = l_id) then
+            l_closes := v_now + k_recheck; l_closed_by := 'fifo';
+          else
+            select p.due_at, p.state into j from sluice.parked_jobs p
+             where p.lane_id = l_id and p.seq < (select min(x.seq) from sluice.ready_jobs x where x.lane_id = l_id)
+             order by p.seq limit 1;
+            if found then
+              l_closes := greatest(coalesce(j.due_at, v_now + interval '30 seconds'), v_now + k_recheck); l_closed_by := 'fifo';
+            end if;
+          end if;
+        end if;
+
+        if l_key <> '' then
+          for d in
+            select * from sluice.cooldowns x
+             where x.partition_key = l_key and ((x.kind = 'upstream' and x.name = c.upstream)
+                                             or (x.kind = 'limit' and x.name = any (c.partition_limits)))
+          loop
+            if d.until > v_now then
+              if l_closes is null or d.until > l_closes then
+                l_closes := d.until; l_closed_by := 'cooldown'; l_closed_name := d.name;
+              end if;
+            elsif d.ramp is not null then
+              perform 1 from sluice.cooldowns x where x.kind = d.kind and x.name = d.name and x.partition_key = l_key
+                 for no key update skip locked;
+              if not found then g_ok := false; exit; end if;
+              g_counted := true;
+              select least(l_jobs, sluice.ramp_room(x)) into l_jobs from sluice.cooldowns x
+               where x.kind = d.kind and x.name = d.name and x.partition_key = l_key;
+              if l_jobs < 1 and l_closes is null then
+                l_closes := v_now + k_recheck; l_closed_by := 'probing'; l_closed_name := d.name;
+              end if;
+            end if;
+          end loop;
+        end if;
+
+        if g_ok and l_closes is null then
+          for k in 1 .. coalesce(array_length(c.partition_limits, 1), 0) loop
+            select * into r from sluice.rate_limits x where x.name = c.partition_limits[k];
+            if not pg_try_advisory_xact_lock_shared(7305003, hashtext(r.name)) then g_ok := false; exit; end if;
+            w := sluice.lock_window(r, l_key);
+            if w.limit_name is null then g_ok := false; exit; end if;
+            l_r := array_append(l_r, r);
+            l_w := array_append(l_w, w);
+          end loop;
+        end if;
+        if not g_ok then v_busy := true; continue; end if;
+
+        if l_r <> '{}' then
+          l_us := sluice.clock_us();
+          for k in 1 .. array_length(l_r, 1) loop
+            r := l_r[k];
+            w := sluice.rate_window_roll(l_w[k], r, l_us);
+            l_w[k] := w;
+            if r."limit" is not null then
+              l_permit := least(coalesce(l_permit, 40), sluice.rate_window_permit_ms(w, r, l_us));
+              l_cap := least(l_cap, case when r."limit" = 0 then 2147483647 when r.algorithm = 'token_bucket'
+                                         then sluice.rate_window_bucket(r) else r."limit" end);
+            end if;
+            l_room := least(l_room, sluice.rate_window_room(w, r));
+            if w.paused then
+              l_closes := 'infinity'; l_closed_by := 'window'; l_closed_name := r.name;
+            elsif sluice.rate_window_room(w, r) < 1 then
+              l_opens := sluice.rate_window_opens_us(w, r, l_us, 1);
+              if l_closes is null or l_opens is null or sluice.at_us(l_opens) > l_closes then
+                l_closes := coalesce(sluice.at_us(l_opens), 'infinity'); l_closed_by := 'window'; l_closed_name := r.name;
+              end if;
+            end if;
+            if r.max_in_flight is not null then
+              l_jobs := least(l_jobs, r.max_in_flight - sluice.in_flight(r.name, l_key)
+                                      - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = y and z.partition_key = l_key));
+              if l_jobs < 1 and l_closes is null then
+                l_closes := v_now + k_recheck; l_closed_by := 'in_flight'; l_closed_name := r.name;
+              end if;
+            end if;
+          end loop;
+        end if;
+        if l_closes is not null then
+          perform sluice.close_lane(l_id, l_closes, l_closed_by, l_closed_name);
+          continue;
+        end if;
+
+        if not g_windowed then
+          select array_agg(s.rank), array_agg(s.seq), count(*) into l_ranks, l_seqs, l_taken
+            from (select x.rank, x.seq from sluice.ready_jobs x
+                   where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
+                   order by x.rank, x.seq limit l_jobs for update skip locked) s;
+          l_cost := l_taken;
+          if l_taken > 0 then
+            p_rank := p_rank || l_ranks;
+            p_seq := p_seq || l_seqs;
+          end if;
+        else
+          for j in
+            select x.rank, x.seq, x.cost from sluice.ready_jobs x
+             where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
+             order by x.rank, x.seq limit l_jobs for update skip locked
+          loop
+            if j.cost > l_cap then
+              p_fail_lane := p_fail_lane || l_id; p_fail_rank := p_fail_rank || j.rank; p_fail_seq := p_fail_seq || j.seq;
+              continue;
+            end if;
+            if l_cost + j.cost > l_room then l_blocked := j.cost; exit; end if;
+            l_taken := l_taken + 1;
+            l_cost := l_cost + j.cost;
+            p_rank := p_rank || j.rank;
+            p_seq := p_seq || j.seq;
+          end loop;
+        end if;
+        if l_taken > 0 then
+          p_lane := p_lane || array_fill(l_id, array[l_taken]);
+          p_us := p_us || array_fill(v_us, array[l_taken]);
+          p_permit := p_permit || array_fill(l_permit, array[l_taken]);
+          g_jobs := g_jobs - l_taken;
+          v_left := v_left - l_taken;
+          g_room := g_room - case when g_room = 2147483647 then 0 else l_cost end;
+          g_spent := g_spent + l_cost;
+        end if;
+
+        for k in 1 .. coalesce(array_length(l_r, 1), 0) loop
+          r := l_r[k];
+          w := l_w[k];
+          if l_cost > 0 then
+            w := sluice.rate_window_charge(w, r, l_us, l_cost);
+            perform sluice.store_window(w);
+          end if;
+          l_opens := sluice.rate_window_opens_us(w, r, l_us, coalesce(l_blocked, 1));
+          if l_opens is distinct from l_us and (l_closes is null or l_opens is null or sluice.at_us(l_opens) > l_closes) then
+            l_closes := coalesce(sluice.at_us(l_opens), 'infinity'); l_closed_by := 'window'; l_closed_name := r.name;
+          end if;
+        end loop;
+
+        if l_taken = 0 and l_blocked is null and not exists (
+             select 1 from unnest(p_fail_lane) y where y = l_id) or l_taken > 0 and l_taken < l_jobs and l_blocked is null then
+          p_drained := p_drained || l_id;
+        elsif l_closes is not null then
+          perform sluice.close_lane(l_id, l_closes, l_closed_by, l_closed_name);
+        elsif l_blocked is not null and l_taken = 0 then
+          -- Its head wants more than the shared windows have: they save up for it, or cheaper lanes would starve it.
+          g_room := 0;
+          for k in 1 .. coalesce(array_length(g_r, 1), 0) loop
+            w := g_w[k];
+            if g_spent > 0 then w := sluice.rate_window_charge(w, g_r[k], v_us, g_spent); end if;
+            g_opens := sluice.rate_window_opens_us(w, g_r[k], v_us, l_blocked);
+            if g_closes is null or g_opens is null or sluice.at_us(g_opens) > g_closes then
+              g_closes := coalesce(sluice.at_us(g_opens), 'infinity'); g_closed_by := 'window'; g_closed_name := g_r[k].name;
+            end if;
+          end loop;
+          exit;
+        else
+          p_served := p_served || l_id;
+        end if;
+      end loop;
+
+      -- ------------------------------------------------------------ charge, move, hand over
+      for i in 1 .. coalesce(array_length(g_r, 1), 0) loop
+        r := g_r[i];
+        w := g_w[i];
+        if g_spent > 0 then
+          w := sluice.rate_window_charge(w, r, v_us, g_spent);
+          perform sluice.store_window(w);
+        end if;
+        g_opens := sluice.rate_window_opens_us(w, r, v_us, 1);
+        if g_opens is distinct from v_us and (g_closes is null or g_opens is null or sluice.at_us(g_opens) > g_closes) then
+          g_closes := coalesce(sluice.at_us(g_opens), 'infinity'); g_closed_by := 'window'; g_closed_name := r.name;
+        end if;
+      end loop;
+
+      if p_lane <> '{}' then
+        return query
+        with p as materialized (
+          select * from unnest(p_lane, p_rank, p_seq, p_us, p_permit) with ordinality as p(lane_id, rank, seq, us, permit, ord)),
+        gone as (
+          delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq
+          returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
+                    x.throttles, x.first_sent_at, x.outcome_unknown, p.us, p.permit, p.ord),
+        leased as (
+          insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
+                                           admitted_at, counted, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
+          select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
+                 sluice.at_us(x.us), g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown
+            from gone x)
+        select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
+               (x.us - sluice.us_of(x.first_sent_at)) / 1000.0::float8, x.outcome_unknown,
+               x.permit, greatest(0, x.us - sluice.us_of(x.eligible_at)) / 1000.0::float8, b.batch_id, b.tenant, b.queue, b.upstream,
+               b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
+               b.payload_version, b.max_attempts, b.cost,
+               v_version, null::float8, null::boolean, null::boolean, null::boolean
+          from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
+      end if;
+
+      if p_fail_lane <> '{}' then
+        with p as materialized (select * from unnest(p_fail_lane, p_fail_rank, p_fail_seq) as p(lane_id, rank, seq)),
+        gone as (
+          delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq returning x.*)
+        insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
+        select x.job_id, 'failed', 'cost_exceeds_limit', v_now, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at,
+               x.outcome_unknown from gone x;
+      end if;
+
+      if g_closes is not null then
+        perform sluice.close_group(c.group_id, g_closes, g_closed_by, g_closed_name);
+      elsif p_served <> '{}' then
+        v_more := true;
+      end if;
+      if g_closes is not null or g_jobs < 1 then v_shut := v_shut || c.group_id; end if;
+      -- A lane's next_at is also its place in the turn; alone there is no turn, and the row stays as it is.
+      if p_served <> '{}' and c.n_lanes > 1 then
+        update sluice.lanes x set next_at = sluice.at_us(sluice.clock_us())
+         where x.id in (select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked);
+      end if;
+      for i in 1 .. coalesce(array_length(p_drained, 1), 0) loop
+        l_id := p_drained[i];
+        -- FOR UPDATE conflicts with the KEY SHARE of whoever is adding jobs: then the lane stays open.
+        perform 1 from sluice.lanes x where x.id = l_id for update skip locked;
+        if not found then
+          v_busy := true;
+        elsif exists (select 1 from sluice.ready_jobs x where x.lane_id = l_id) then
+          v_busy := true;
+        else
+          update sluice.lanes x set next_at = 'infinity', closed_by = 'empty', closed_name = null where x.id = l_id;
+        end if;
+      end loop;
+    end loop;
+    exit when v_visited = 0;
+  end loop;
+  if v_round >= k_most_rounds then v_more := true; end if;
+
+  job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
+  v_us := sluice.clock_us();
+  select min(t.at) into v_now from (
+    select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
+     cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id order by o.next_at limit 1) l
+     where g.next_at < 'infinity' and l.next_at < 'infinity'
+    union all
+    select (select p.due_at from sluice.parked_jobs p where p.due_at is not null order by p.due_at limit 1)) t;
+  next_in_ms := case when v_now is null then null else greatest(0, sluice.us_of(v_now) - v_us) / 1000.0 end;
+  return next;
+end $$;`,
+} as const;
+
+/** What a claim gives: the jobs, and when another claim can give more. */
+export interface Claim {
+  readonly jobs: ClaimedJob[];
+  /** The definitions that the claim was decided under. */
+  readonly definitionsVersion: number;
+  /** Until the next lane opens or job falls due; null: nothing is known to be waiting for a time. */
+  readonly nextInMs: number | null;
+  /** Another claimer held what this one wanted: come back after a moment, not after a poll. */
+  readonly busy: boolean;
+  /** There is more to be had at once. */
+  readonly more: boolean;
+  /** The worker's lease has run out: nothing was claimed, and what it runs may be another's by now. */
+  readonly leaseLost: boolean;
+}
+
+interface ClaimRow {
+  job_id: string | null;
+  epoch: number;
+  calls: number;
+  attempts_used: number;
+  throttles: number;
+  first_sent_age_ms: number | null;
+  outcome_unknown: boolean;
+  permit_ms: number | null;
+  slot_wait_ms: number;
+  batch_id: string;
+  tenant: string;
+  queue: string;
+  upstream: string;
+  partition_key: string;
+  idempotency_key: string;
+  key_source: ClaimedJob['keySource'];
+  method: ClaimedJob['method'];
+  path: string;
+  headers: string | null;
+  body: string | null;
+  body_is_text: boolean;
+  payload_version: string | null;
+  max_attempts: number | null;
+  cost: number;
+  definitions_version: number;
+  next_in_ms: number | null;
+  busy: boolean;
+  more: boolean;
+  lease_lost: boolean;
+}
+
+/** Claims up to `slots` jobs for a worker that holds a live lease (`leases.ts`). */
+export async function claimJobs(database: Database, workerId: string, slots: number): Promise<Claim> {
+  const rows = await database.query<ClaimRow>(
+    'select * from sluice.claim_jobs($1::uuid, $2::int)',
+    [workerId, slots],
+    'claim_jobs',
+  );
+  const summary = rows.pop();
+  if (!summary || summary.job_id !== null) throw new Error('claim_jobs gave no summary row');
+  return {
+    jobs: rows.map(toClaimedJob),
+    definitionsVersion: summary.definitions_version,
+    nextInMs: summary.next_in_ms,
+    busy: summary.busy,
+    more: summary.more,
+    leaseLost: summary.lease_lost,
+  };
+}
+
+function toClaimedJob(row: ClaimRow): ClaimedJob {
+  const body = row.body !== null && row.body_is_text ? (JSON.parse(row.body) as string) : row.body;
+  return {
+    jobId: row.job_id!,
+    batchId: row.batch_id,
+    tenant: row.tenant,
+    queue: row.queue,
+    upstream: row.upstream,
+    partitionKey: row.partition_key === '' ? null : row.partition_key,
+    idempotencyKey: row.idempotency_key,
+    keySource: row.key_source,
+    method: row.method,
+    path: row.path,
+    headers: row.headers === null ? {} : (JSON.parse(row.headers) as Record<string, string>),
+    body,
+    bodyIsText: row.body_is_text,
+    payloadVersion: row.payload_version,
+    maxAttempts: row.max_attempts,
+    cost: row.cost,
+    permitMs: row.permit_ms,
+    slotWaitMs: row.slot_wait_ms,
+    epoch: row.epoch,
+    calls: row.calls,
+    attemptsUsed: row.attempts_used,
+    throttles: row.throttles,
+    firstSentAgeMs: row.first_sent_age_ms,
+    outcomeUnknown: row.outcome_unknown,
+  };
+}

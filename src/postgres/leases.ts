@@ -1,0 +1,105 @@
+/**
+ * Workers and their leases. The lease is the worker's, one row renewed at a third of its length, and covers every job it
+ * runs; the epoch on the job fences late writes. All of it is judged by the database's clock.
+ * A lease that ran out can be renewed as long as nobody has acted on it: then the worker must look which of its jobs are
+ * still its own.
+ */
+import type { ClaimedJob } from '../domain/job.ts';
+import type { Database } from './database.ts';
+
+export interface WorkerIdentity {
+  readonly workerId: string;
+  readonly host: string;
+  readonly pid: number;
+  readonly concurrency: number;
+}
+
+/** Registers a worker with a fresh lease. */
+export async function registerWorker(database: Database, worker: WorkerIdentity, leaseSeconds: number): Promise<void> {
+  await database.query(
+    `insert into sluice.workers (id, host, pid, concurrency, lease_expires_at)
+     values ($1::uuid, $2::text, $3::int, $4::int, clock_timestamp() + make_interval(secs => $5::float8))
+     on conflict (id) do update set lease_expires_at = excluded.lease_expires_at`,
+    [worker.workerId, worker.host, worker.pid, worker.concurrency, leaseSeconds],
+  );
+}
+
+/** What a renewal found: `lapsed` had run out before (jobs may be another's by now), `gone` was cleared away: register anew. */
+export type Renewal = 'renewed' | 'lapsed' | 'gone';
+
+/** Renews the lease of a worker. */
+export async function renewLease(database: Database, workerId: string, leaseSeconds: number): Promise<Renewal> {
+  const rows = await database.query<{ lapsed: boolean }>(
+    `with old as materialized (
+       select lease_expires_at < clock_timestamp() as lapsed from sluice.workers where id = $1::uuid for update)
+     update sluice.workers w set lease_expires_at = clock_timestamp() + make_interval(secs => $2::float8)
+       from old where w.id = $1::uuid returning old.lapsed`,
+    [workerId, leaseSeconds],
+    'renew_lease',
+  );
+  const row = rows[0];
+  if (!row) return 'gone';
+  return row.lapsed ? 'lapsed' : 'renewed';
+}
+
+/** The jobs that a worker holds, as the database sees it: job id → epoch. */
+export async function heldJobs(database: Database, workerId: string): Promise<Map<string, number>> {
+  const rows = await database.query<{ job_id: string; epoch: number }>(
+    'select job_id, epoch from sluice.running_jobs where worker_id = $1::uuid',
+    [workerId],
+  );
+  return new Map(rows.map((row) => [row.job_id, row.epoch]));
+}
+
+/** Removes a worker that runs nothing; one that still has jobs stays, for the reaper. */
+export async function deregisterWorker(database: Database, workerId: string): Promise<void> {
+  await database.query(
+    `delete from sluice.workers w where w.id = $1::uuid
+        and not exists (select 1 from sluice.running_jobs r where r.worker_id = w.id)`,
+    [workerId],
+  );
+}
+
+/** A job whose worker's lease has run out, with what the decision about it needs. */
+export type OrphanedJob = Pick<
+  ClaimedJob,
+  | 'jobId'
+  | 'epoch'
+  | 'upstream'
+  | 'method'
+  | 'calls'
+  | 'attemptsUsed'
+  | 'throttles'
+  | 'maxAttempts'
+  | 'firstSentAgeMs'
+  | 'outcomeUnknown'
+> & { readonly workerId: string };
+
+/** Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced. */
+export async function findOrphanedJobs(database: Database, limit: number): Promise<OrphanedJob[]> {
+  return database.query<OrphanedJob>(
+    `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
+            r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
+            (extract(epoch from clock_timestamp() - r.first_sent_at) * 1000)::float8 as "firstSentAgeMs",
+            r.outcome_unknown as "outcomeUnknown"
+       from sluice.running_jobs r join sluice.jobs j on j.id = r.job_id
+       left join sluice.workers w on w.id = r.worker_id
+      where w.id is null or w.lease_expires_at < clock_timestamp()
+      limit $1::int`,
+    [limit],
+  );
+}
+
+/** Clears away workers whose lease ran out and that hold no job. Gives how many. */
+export async function sweepWorkers(database: Database, limit: number): Promise<number> {
+  const rows = await database.query(
+    `delete from sluice.workers w where w.id in (
+       select o.id from sluice.workers o
+        where o.lease_expires_at < clock_timestamp() - interval '10 seconds'
+          and not exists (select 1 from sluice.running_jobs r where r.worker_id = o.id)
+        order by o.id limit $1::int for update skip locked)
+     returning w.id`,
+    [limit],
+  );
+  return rows.length;
+}

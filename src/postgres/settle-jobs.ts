@@ -1,0 +1,289 @@
+/**
+ * The settle: outcomes of ended calls, many in one statement, each fenced by (job, worker, epoch).
+ *
+ * Invariants: a row leaves `running_jobs` only where job, worker and epoch match, and appears in exactly one other state
+ * table in the same statement; a job that went back keeps its place (lane, rank, seq); a cooldown only ever extends, and once
+ * it has committed nothing is admitted under it: its writer holds `7305002, upstream` alone, which waits for claims in progress.
+ * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
+ * Lock order: advisory 7305002 (sorted), worker (reaper only), running_jobs by primary key, lanes, lane_groups, cooldowns.
+ */
+import type { Charge, OutcomeClass } from '../domain/outcome.ts';
+import type { Next, Throttle } from '../domain/settle.ts';
+import type { Database } from './database.ts';
+
+export const settleJobsFunction = {
+  name: 'settle_jobs',
+  sql: String.raw`
+-- Closes an upstream or a limit, or one partition of it, until a time; never opens anything earlier.
+create or replace function sluice.extend_cooldown(p_kind text, p_name text, p_partition text, p_delay_ms float8, p_admitted timestamptz,
+  p_reason text, p_status int, p_header text, p_job uuid) returns timestamptz language plpgsql as $$
+declare
+  v_now timestamptz := sluice.at_us(sluice.clock_us());
+  v_old sluice.cooldowns;
+  v_row int;
+  v_until timestamptz;
+begin
+  select * into v_old from sluice.cooldowns x where x.kind = p_kind and x.name = p_name and x.partition_key = p_partition for update;
+  -- Calls that were under way when it closed say nothing new: only one that was let through afterwards lengthens the streak.
+  v_row := coalesce(v_old.in_row, 0) + case when v_old.name is null or v_old.in_row = 0 or p_admitted >= v_old.until then 1 else 0 end;
+  -- Without a time of its own: 250 ms, doubled by each throttle in a row up to 60 s, jittered upwards by at most a half.
+  v_until := v_now + make_interval(secs => coalesce(p_delay_ms,
+    least(60000, 250 * 2 ^ least(v_row - 1, 20)) * (1 + random() / 2)) / 1000.0);
+  insert into sluice.cooldowns as x (kind, name, partition_key, until, ramp, in_row, reason, status, header, job_id, at)
+  values (p_kind, p_name, p_partition, v_until, 1, v_row, p_reason, p_status, p_header, p_job, v_now)
+  on conflict (kind, name, partition_key) do update
+     set until = greatest(x.until, excluded.until), ramp = 1, in_row = excluded.in_row,
+         reason = case when excluded.until > x.until then excluded.reason else x.reason end,
+         status = case when excluded.until > x.until then excluded.status else x.status end,
+         header = case when excluded.until > x.until then excluded.header else x.header end,
+         job_id = case when excluded.until > x.until then excluded.job_id else x.job_id end,
+         at = case when excluded.until > x.until then excluded.at else x.at end
+  returning x.until into v_until;
+  if p_partition = '' then
+    update sluice.lane_groups g set next_at = v_until, closed_by = 'cooldown', closed_name = p_name
+     where g.next_at < v_until and g.id in (
+       select o.id from sluice.lane_groups o
+        where case when p_kind = 'upstream' then o.upstream = p_name else p_name = any (o.shared_limits || o.partition_limits) end
+        order by o.id for no key update);
+  else
+    update sluice.lanes l set next_at = v_until, closed_by = 'cooldown', closed_name = p_name
+     where l.id in (
+       select o.id from sluice.lane_groups g join sluice.lanes o on o.group_id = g.id and o.partition_key = p_partition
+        where case when p_kind = 'upstream' then g.upstream = p_name else p_name = any (g.partition_limits) end
+          and o.next_at < v_until
+        order by o.id for no key update of o);
+  end if;
+  return v_until;
+end $$;
+
+create or replace function sluice.settle_jobs(
+  p_worker uuid, p_only_expired boolean,
+  p_job uuid[], p_epoch int[], p_upstream text[], p_next text[], p_state text[], p_reason text[], p_evidence text[], p_delay_ms float8[],
+  p_outcome text[], p_charged text[], p_status int[], p_sent_after_ms float8[], p_ended_after_ms float8[],
+  p_retry_after_ms float8[], p_capped boolean[], p_excerpt text[], p_truncated boolean[], p_sha256 bytea[], p_error text[],
+  p_effect boolean[], p_unknown boolean[], p_answered boolean[], p_throttle_ms float8[], p_throttle_header text[])
+returns table (job_id uuid)
+language plpgsql
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  v_jobs uuid[];
+  v_back bigint[];
+  v_counted_groups int[];
+  v_counted_lanes bigint[];
+  v_upstreams text[];
+  t record;
+  u record;
+  v_wake boolean := false;
+begin
+  select array_agg(distinct x.upstream order by x.upstream) into v_upstreams
+    from unnest(p_upstream, p_throttle_ms) as x(upstream, throttle_ms) where x.throttle_ms is not null;
+  for i in 1 .. coalesce(array_length(v_upstreams, 1), 0) loop
+    perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
+  end loop;
+  if p_only_expired then
+    perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > sluice.at_us(sluice.clock_us()) for update;
+    if found then return; end if;
+  end if;
+  v_now := sluice.at_us(sluice.clock_us());
+
+  with s as materialized (
+    select * from unnest(p_job, p_epoch, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
+                         p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
+                         p_effect, p_unknown)
+      as s(job_id, epoch, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
+           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown)),
+  gone as (
+    delete from sluice.running_jobs r using s
+     where r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
+    returning r.job_id, r.lane_id, r.group_id, r.rank, r.seq, r.cost, r.expires_at, r.admitted_at, r.eligible_at, r.counted, r.epoch,
+              r.calls + case when s.outcome is null then 0 else 1 end as calls,
+              r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
+              r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
+              coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
+                as first_sent_at,
+              s.next, s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
+              s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error, s.unknown),
+  ended as (
+    insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
+                                  first_sent_at, outcome_unknown)
+    select g.job_id, g.state, g.reason, g.evidence, g.status, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
+           g.unknown
+      from gone g where g.next = 'done'),
+  back as (
+    insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used, throttles,
+                                   first_sent_at, outcome_unknown)
+    select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at, case when g.outcome is null then g.eligible_at else v_now end,
+           g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown
+      from gone g where g.next = 'ready'),
+  parked as (
+    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
+                                    throttles, first_sent_at, outcome_unknown)
+    select g.job_id, g.lane_id, g.rank, g.seq, g.next, g.reason,
+           case when g.next = 'scheduled' then v_now + make_interval(secs => g.delay_ms / 1000.0) end, g.cost, g.expires_at, g.epoch,
+           g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown
+      from gone g where g.next in ('scheduled', 'held')),
+  told as (
+    insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
+                                 slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
+    select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
+           g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+           coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
+           greatest(0, extract(epoch from g.admitted_at - g.eligible_at) * 1000)::int, g.retry_after_ms::bigint, coalesce(g.capped, false),
+           g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
+      from gone g where g.outcome is not null)
+  select array_agg(g.job_id), array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
+         array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted)
+    into v_jobs, v_back, v_counted_groups, v_counted_lanes
+    from gone g;
+
+  if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then
+    update sluice.attempts a set late_outcome = s.outcome, late_status = s.status, late_at = v_now
+      from unnest(p_job, p_epoch, p_outcome, p_status) as s(job_id, epoch, outcome, status)
+     where a.job_id = s.job_id and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
+       and s.outcome is not null and a.late_at is null and s.job_id <> all (coalesce(v_jobs, '{}'));
+  end if;
+
+  if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
+
+  -- A place that became free under an order, a max_in_flight or a ramp opens what waited for it.
+  if v_counted_groups is not null then
+    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
+     where l.id in (select o.id from sluice.lanes o where o.id = any (v_counted_lanes) and o.closed_by = 'fifo'
+                     order by o.id for no key update);
+    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
+     where l.id in (select o.id from sluice.lanes o where o.group_id = any (v_counted_groups) and o.next_at > v_now
+                       and o.next_at < v_now + interval '1 second' and o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+    update sluice.lane_groups g set next_at = v_now, closed_by = null, closed_name = null
+     where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+    v_wake := true;
+  end if;
+
+  -- Each answer that is no throttle to a call admitted since it opened doubles a ramp; any such answer ends the streak.
+  for u in
+    select g.upstream, l.partition_key, g.shared_limits || g.partition_limits as limits, x.admitted_at
+      from (select r.job_id, r.started_at as admitted_at from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
+              join sluice.attempts r on r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
+             where s.answered and s.job_id = any (coalesce(v_jobs, '{}'))
+               and exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0)) x
+      join sluice.jobs b on b.id = x.job_id
+      join sluice.lanes l on l.id = b.lane_id
+      join sluice.lane_groups g on g.id = l.group_id
+  loop
+    update sluice.cooldowns y
+       set in_row = 0,
+           -- 256 in flight is more than one process's slots: from there on it is full rate.
+           ramp = case when y.ramp is null or u.admitted_at < y.until then y.ramp when y.ramp >= 128 then null else y.ramp * 2 end
+     where (y.ramp is not null or y.in_row > 0)
+       and (y.partition_key = '' or y.partition_key = u.partition_key)
+       and ((y.kind = 'upstream' and y.name = u.upstream) or (y.kind = 'limit' and y.name = any (u.limits)));
+    if found then v_wake := true; end if;
+  end loop;
+
+  for t in
+    select s.job_id, s.throttle_ms, s.header, s.status, g.upstream, l.partition_key, g.partition_limits, a.started_at,
+           (select array_agg(x.name order by x.name) from sluice.rate_limits x
+             where x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))) as sharing
+      from unnest(p_job, p_epoch, p_throttle_ms, p_throttle_header, p_status) as s(job_id, epoch, throttle_ms, header, status)
+      join sluice.attempts a on a.job_id = s.job_id and a.epoch = s.epoch and a.worker_id = p_worker
+      join sluice.jobs b on b.id = s.job_id
+      join sluice.lanes l on l.id = b.lane_id
+      join sluice.lane_groups g on g.id = l.group_id
+     where s.throttle_ms is not null and s.job_id = any (coalesce(v_jobs, '{}'))
+     order by s.throttle_ms desc
+  loop
+    perform sluice.extend_cooldown('upstream', t.upstream, case when t.partition_limits <> '{}' then t.partition_key else '' end,
+      nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
+    for i in 1 .. coalesce(array_length(t.sharing, 1), 0) loop
+      perform pg_advisory_xact_lock(7305003, hashtext(t.sharing[i]));
+      perform sluice.extend_cooldown('limit', t.sharing[i],
+        case when t.sharing[i] = any (t.partition_limits) then t.partition_key else '' end,
+        nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
+    end loop;
+    v_wake := true;
+  end loop;
+
+  if v_wake then perform pg_notify('sluice_work', ''); end if;
+  return query select unnest(v_jobs);
+end $$;`,
+} as const;
+
+/** One ended call, decided. Durations are measured from before the claim query left. */
+export interface SettleRow {
+  readonly jobId: string;
+  readonly epoch: number;
+  readonly upstream: string;
+  readonly next: Next;
+  /** null: no attempt is recorded. */
+  readonly outcome: OutcomeClass | null;
+  readonly charge: Charge;
+  readonly status: number | null;
+  readonly sentAfterMs: number | null;
+  readonly endedAfterMs: number | null;
+  readonly retryAfterMs: number | null;
+  readonly retryAfterCapped: boolean;
+  readonly excerpt: string | null;
+  readonly truncated: boolean;
+  readonly sha256: Buffer | null;
+  readonly error: string | null;
+  readonly mayHaveHadEffect: boolean;
+  readonly outcomeUnknown: boolean;
+  readonly answeredWithoutThrottle: boolean;
+  readonly throttle: Throttle | null;
+}
+
+export interface SettleOptions {
+  /** The reaper's: write only while the worker's lease is over. */
+  readonly onlyExpired?: boolean;
+}
+
+/**
+ * Writes ended calls and gives the ids of those that were still this worker's. A job that is missing from the answer was
+ * taken over: its result is kept as evidence on the attempt, and nothing else may be done with it.
+ */
+export async function settleJobs(
+  database: Database,
+  workerId: string,
+  rows: readonly SettleRow[],
+  { onlyExpired = false }: SettleOptions = {},
+): Promise<Set<string>> {
+  const column = <T>(pick: (row: SettleRow) => T): T[] => rows.map(pick);
+  const settled = await database.query<{ job_id: string }>(
+    `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
+       $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
+       $17::boolean[], $18::text[], $19::boolean[], $20::bytea[], $21::text[], $22::boolean[], $23::boolean[], $24::boolean[],
+       $25::float8[], $26::text[])`,
+    [
+      workerId,
+      onlyExpired,
+      column((row) => row.jobId),
+      column((row) => row.epoch),
+      column((row) => row.upstream),
+      column((row) => row.next.kind),
+      column((row) => (row.next.kind === 'done' ? row.next.state : null)),
+      column((row) => (row.next.kind === 'ready' ? null : row.next.reason)),
+      column((row) => (row.next.kind === 'done' ? row.next.evidence : null)),
+      column((row) => (row.next.kind === 'scheduled' ? row.next.delayMs : null)),
+      column((row) => row.outcome),
+      column((row) => row.charge),
+      column((row) => row.status),
+      column((row) => row.sentAfterMs),
+      column((row) => row.endedAfterMs),
+      column((row) => row.retryAfterMs),
+      column((row) => row.retryAfterCapped),
+      column((row) => row.excerpt),
+      column((row) => row.truncated),
+      column((row) => row.sha256),
+      column((row) => row.error),
+      column((row) => row.mayHaveHadEffect),
+      column((row) => row.outcomeUnknown),
+      column((row) => row.answeredWithoutThrottle),
+      column((row) => (row.throttle === null ? null : (row.throttle.delayMs ?? -1))),
+      column((row) => row.throttle?.header ?? null),
+    ],
+    'settle_jobs',
+  );
+  return new Set(settled.map((row) => row.job_id));
+}

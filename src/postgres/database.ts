@@ -11,14 +11,19 @@ import pg from 'pg';
 import type { Logger } from '../system/logger.ts';
 import * as schema from './schema.ts';
 
-/** How long one connection may take to come up. */
-const connectTimeoutMs = 5_000;
-/** How long a caller waits for its turn; longer than a connect, since with a pool of 1 all work stands in one line. */
-const turnTimeoutMs = 15_000;
-/** The server gives up a statement after this … */
-const statementTimeoutMs = 30_000;
-/** … and if it does not say so by then, the client is given up: its socket may be dead. */
-const queryTimeoutMs = 35_000;
+/** How long things may take, in milliseconds. */
+export interface DatabaseLimits {
+  /** One connection to come up. */
+  readonly connectMs: number;
+  /** A caller's wait for its turn; longer than a connect, since with a pool of 1 all work stands in one line. */
+  readonly turnMs: number;
+  /** The server gives up a statement after this … */
+  readonly statementMs: number;
+  /** … and if it has not said so by then, the client is given up: its socket may be dead. */
+  readonly queryMs: number;
+}
+
+const usualLimits: DatabaseLimits = { connectMs: 5_000, turnMs: 15_000, statementMs: 30_000, queryMs: 35_000 };
 
 export interface Database {
   readonly pool: pg.Pool;
@@ -45,14 +50,28 @@ export interface DatabaseOptions {
   readonly max: number;
   readonly logger: Logger;
   readonly applicationName?: string;
+  readonly limits?: Partial<DatabaseLimits>;
 }
 
 /** Opens a pool; connects only when it is used first, so it does not fail here. */
-export function openDatabase({ connectionString, max, logger, applicationName = 'sluice' }: DatabaseOptions): Database {
+export function openDatabase({
+  connectionString,
+  max,
+  logger,
+  applicationName = 'sluice',
+  limits: changed = {},
+}: DatabaseOptions): Database {
+  const limits = { ...usualLimits, ...changed };
+  // The pool has one time limit for a turn and for a connect; a connect gets its own, shorter one.
+  class PromptClient extends pg.Client {
+    constructor(poolOptions: pg.ClientConfig) {
+      super({ ...poolOptions, connectionTimeoutMillis: limits.connectMs });
+    }
+  }
   const pool = new pg.Pool({
-    ...sessionOptions(connectionString, applicationName),
+    ...sessionOptions(connectionString, applicationName, limits),
     max,
-    connectionTimeoutMillis: turnTimeoutMs,
+    connectionTimeoutMillis: limits.turnMs,
     Client: PromptClient as unknown as new () => pg.ClientBase,
   });
   // Without a listener, a server that goes away ends the process: the pool tells of idle clients, a lent one tells itself.
@@ -69,23 +88,20 @@ export function openDatabase({ connectionString, max, logger, applicationName = 
 }
 
 /** What each of our connections is opened with, pooled or not. */
-export function sessionOptions(connectionString: string, applicationName: string): pg.ClientConfig {
+export function sessionOptions(
+  connectionString: string,
+  applicationName: string,
+  limits: DatabaseLimits = usualLimits,
+): pg.ClientConfig {
   return {
     connectionString,
     application_name: applicationName,
-    connectionTimeoutMillis: connectTimeoutMs,
-    statement_timeout: statementTimeoutMs,
-    query_timeout: queryTimeoutMs,
+    connectionTimeoutMillis: limits.connectMs,
+    statement_timeout: limits.statementMs,
+    query_timeout: limits.queryMs,
     keepAlive: true,
     types: { getTypeParser },
   };
-}
-
-/** The pool has one time limit for a turn and for a connect; a connect gets its own, shorter one. */
-class PromptClient extends pg.Client {
-  constructor(poolOptions: pg.ClientConfig) {
-    super({ ...poolOptions, connectionTimeoutMillis: connectTimeoutMs });
-  }
 }
 
 /**

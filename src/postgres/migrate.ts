@@ -33,7 +33,7 @@ export async function migrate(connectionString: string, logger: Logger): Promise
     await client.connect();
     await client.query('SELECT pg_advisory_lock($1)', [migrationLock]);
     await runMigrations(drizzle(client), { migrationsFolder, migrationsSchema: 'sluice_migrations' });
-    const installed = await installStoredFunctions(client);
+    const installed = await installStoredFunctions(client, storedFunctions);
     logger.debug({ installed }, 'the database is migrated');
   } catch (error) {
     throw asUnavailable(error) ?? error;
@@ -44,7 +44,10 @@ export async function migrate(connectionString: string, logger: Logger): Promise
 }
 
 /** Installs, in one transaction, the functions whose text is not the one that is installed; gives their names. */
-async function installStoredFunctions(client: pg.Client): Promise<string[]> {
+export async function installStoredFunctions(
+  client: pg.Client,
+  functions: readonly { name: string; sql: string }[],
+): Promise<string[]> {
   const rows = await queryRows<{ name: string; sha256: string }>(
     client,
     'SELECT name, sha256 FROM sluice.stored_functions',
@@ -52,7 +55,7 @@ async function installStoredFunctions(client: pg.Client): Promise<string[]> {
     undefined,
   );
   const known = new Map(rows.map((row) => [row.name, row.sha256]));
-  const changed = storedFunctions
+  const changed = functions
     .map(({ name, sql }) => ({ name, sql, sha256: createHash('sha256').update(sql).digest('hex') }))
     .filter(({ name, sha256 }) => known.get(name) !== sha256);
   if (changed.length === 0) return [];

@@ -3,7 +3,10 @@
 /** Names are short; a longer text is not a slip of one. */
 const longestName = 80;
 
-/** The known name within a third of the length in edits (at most 3), or undefined. Transposed neighbours count as one edit. */
+/**
+ * The known name within a third of the length in edits (at most 3; swapped neighbours are one edit), or one that begins
+ * with the name; undefined: none is near.
+ */
 export function nearName(name: string, known: Iterable<string>): string | undefined {
   if (name.length > longestName) return undefined;
   let best: string | undefined;
@@ -16,7 +19,14 @@ export function nearName(name: string, known: Iterable<string>): string | undefi
       bestDistance = distance;
     }
   }
-  return best;
+  return best ?? beginningWith(name, known);
+}
+
+/** `timeout` for `timeout_ms`: more edits than a slip, but plainly meant. */
+function beginningWith(name: string, known: Iterable<string>): string | undefined {
+  if (name.length < 3) return undefined;
+  for (const candidate of known) if (candidate.toLowerCase().startsWith(name.toLowerCase())) return candidate;
+  return undefined;
 }
 
 /** ` (did you mean "x"?)` where a known name is near, else nothing. */

@@ -95,7 +95,7 @@ export function buildOutboundRequest(
 }
 
 /** Names that `${NAME}` stands for in a header's template. */
-const secretPattern = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g;
+export const secretPattern = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g;
 
 function expandSecrets(
   template: string,

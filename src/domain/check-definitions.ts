@@ -1,0 +1,237 @@
+/**
+ * Everything that can be wrong with definitions, found in one go: shapes (definitions.ts), names, references between them,
+ * secrets they may use, addresses they may reach. The same check serves PUT, the config file and `sluice check`.
+ * Codes are stable: `invalid_name`, `limit_covers_nothing`, `unknown_upstream`, `unknown_queue`, `invalid_period`,
+ * `invalid_limit`, `secret_not_allowed`, `missing_environment_variable`, `base_url_private`, and the general `invalid`,
+ * `required`, `unknown_field`.
+ */
+import {
+  type DefinitionKind,
+  definitionNamePattern,
+  queueSchema,
+  type RateLimit,
+  rateLimitSchema,
+  type Upstream,
+  upstreamSchema,
+} from './definitions.ts';
+import type { Fault } from './errors.ts';
+import { isPublicAddress } from './ip-address.ts';
+import { didYouMean } from './near-name.ts';
+import { checkPath, isConnectionHeader, isHeaderValue, secretPattern } from './outbound-request.ts';
+import { checkShape, jsonPointer } from './schema-faults.ts';
+
+export const schemas = { upstreams: upstreamSchema, rate_limits: rateLimitSchema, queues: queueSchema } as const;
+export const definitionKinds = Object.keys(schemas) as DefinitionKind[];
+
+/** Names that exist besides those in the input: a Set of them, or a Map by name. */
+interface Names {
+  has(name: string): boolean;
+  keys(): Iterable<string>;
+}
+export interface KnownNames {
+  readonly upstreams: Names;
+  readonly queues: Names;
+}
+
+export interface CheckOptions {
+  /** Environment variables that headers may use as `${NAME}`. */
+  readonly secrets: ReadonlySet<string>;
+  /** Given: a variable that is not set is a fault too. */
+  readonly readSecret?: ((name: string) => string | undefined) | undefined;
+}
+
+const maxRevision = 2_147_483_647;
+const members = ['revision', ...definitionKinds];
+
+/**
+ * Checks definitions in the shape of the config file: `{ revision?, upstreams?, rate_limits?, queues? }`, each a map by name.
+ * @param known what the input may refer to besides itself
+ * @returns every fault, in the order of the input, with pointers into it; empty: all is well
+ */
+export function checkDefinitions(input: unknown, known: KnownNames, options: CheckOptions): Fault[] {
+  if (!isObject(input)) return [{ code: 'invalid', message: 'must be a JSON object' }];
+  const faults: Fault[] = [];
+  const names = namesIn(input, known);
+  for (const [member, value] of Object.entries(input)) {
+    const pointer = jsonPointer([member]);
+    if (member === 'revision') faults.push(...revisionFaults(value));
+    else if (!isKind(member)) {
+      const message = `there is no member "${member.slice(0, 80)}"${didYouMean(member, members)}`;
+      faults.push({ pointer, code: 'unknown_field', message });
+    } else if (!isObject(value)) faults.push({ pointer, code: 'invalid', message: 'must be an object, by name' });
+    else {
+      for (const [name, definition] of Object.entries(value)) {
+        if (!definitionNamePattern.test(name)) faults.push(invalidName(name, jsonPointer([name], pointer)));
+        const found = definitionFaults(member, definition, names, options);
+        faults.push(
+          ...found.map((fault) => ({ ...fault, pointer: jsonPointer([name], pointer) + (fault.pointer ?? '') })),
+        );
+      }
+    }
+  }
+  return faults;
+}
+
+/** Checks one definition, as PUT does; pointers count from the definition. */
+export function checkDefinition(
+  kind: DefinitionKind,
+  name: string,
+  definition: unknown,
+  known: KnownNames,
+  options: CheckOptions,
+): Fault[] {
+  const { pointer: _inPath, ...fault } = invalidName(name, '');
+  return [...(definitionNamePattern.test(name) ? [] : [fault]), ...definitionFaults(kind, definition, known, options)];
+}
+
+/** Checks a config file on its own: what it refers to must be in it, but for the queue `default`, which always exists. */
+export function checkConfigFile(json: unknown, options: CheckOptions): Fault[] {
+  return checkDefinitions(json, { upstreams: new Set(), queues: new Set(['default']) }, options);
+}
+
+function revisionFaults(value: unknown): Fault[] {
+  if (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= maxRevision) return [];
+  return [{ pointer: '/revision', code: 'invalid', message: `must be an integer from 0 to ${maxRevision}` }];
+}
+
+function invalidName(name: string, pointer: string): Fault {
+  const shown = JSON.stringify(name.length > 80 ? `${name.slice(0, 80)}…` : name);
+  return { pointer, code: 'invalid_name', message: `the name ${shown} does not match ${definitionNamePattern.source}` };
+}
+
+function definitionFaults(
+  kind: DefinitionKind,
+  definition: unknown,
+  known: KnownNames,
+  options: CheckOptions,
+): Fault[] {
+  const { value, faults } = checkShape(schemas[kind], definition);
+  if (faults !== undefined) return kind === 'rate_limits' ? faults.map(withLimitCode) : faults;
+  if (kind === 'upstreams') return upstreamFaults(value as Upstream, options);
+  if (kind === 'rate_limits') return coverageFaults(value as RateLimit, known);
+  return [];
+}
+
+/** Fields of a rate limit whose faults have codes of their own. */
+const limitCodes: Readonly<Record<string, string>> = {
+  '/limit': 'invalid_limit',
+  '/burst': 'invalid_limit',
+  '/max_in_flight': 'invalid_limit',
+  '/per': 'invalid_period',
+};
+
+function withLimitCode(fault: Fault): Fault {
+  return { ...fault, code: limitCodes[fault.pointer ?? ''] ?? fault.code };
+}
+
+function coverageFaults(limit: RateLimit, known: KnownNames): Fault[] {
+  if (limit.upstreams.length + limit.queues.length === 0) {
+    const message = 'covers nothing: list at least one name in upstreams or queues';
+    return [{ pointer: '', code: 'limit_covers_nothing', message }];
+  }
+  const unknown = (kind: 'upstreams' | 'queues', word: 'upstream' | 'queue'): Fault[] =>
+    limit[kind].flatMap((name, index) =>
+      known[kind].has(name)
+        ? []
+        : [
+            {
+              pointer: `/${kind}/${index}`,
+              code: `unknown_${word}`,
+              message: `there is no ${word} "${name}"${didYouMean(name, known[kind].keys())}`,
+            },
+          ],
+    );
+  return [...unknown('upstreams', 'upstream'), ...unknown('queues', 'queue')];
+}
+
+function upstreamFaults(upstream: Upstream, options: CheckOptions): Fault[] {
+  const faults = [...baseUrlFaults(upstream), ...idempotencyHeaderFaults(upstream.idempotency_header)];
+  const seen = new Set<string>();
+  for (const [name, value] of Object.entries(upstream.headers)) {
+    const problem = headerProblem(name.toLowerCase(), value, upstream.idempotency_header, seen);
+    seen.add(name.toLowerCase());
+    const pointer = jsonPointer(['headers', name]);
+    if (problem !== undefined) faults.push({ pointer, code: 'invalid', message: problem });
+    faults.push(...secretFaults(value, options).map((fault) => ({ ...fault, pointer })));
+  }
+  const path = upstream.reconcile === null ? null : checkPath(upstream.reconcile.path);
+  if (path !== null) faults.push({ pointer: '/reconcile/path', code: 'invalid', message: path.message });
+  return faults;
+}
+
+function baseUrlFaults({ base_url, allow_private_addresses }: Upstream): Fault[] {
+  const pointer = '/base_url';
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  if (/[\x00-\x20\x7f-\x9f]|\p{Surrogate}/u.test(base_url)) {
+    return [{ pointer, code: 'invalid', message: 'must not have white space, control characters or lone surrogates' }];
+  }
+  const url = new URL(base_url);
+  if (url.username !== '' || url.password !== '') {
+    const message = `must not have a user or password: use a \${NAME} in the header "authorization" instead`;
+    return [{ pointer, code: 'invalid', message }];
+  }
+  if (url.hash !== '') return [{ pointer, code: 'invalid', message: 'must not have a fragment' }];
+  if (allow_private_addresses || !isPrivateHost(url)) return [];
+  const message = `${url.hostname} is not a public address: set allow_private_addresses if calls may go there`;
+  return [{ pointer, code: 'base_url_private', message }];
+}
+
+/**
+ * URL has turned every spelling of an IPv4 address (`0x7f.1`) into dotted form. Names in `localhost` always resolve to
+ * loopback (RFC 6761, section 6.3); other names are judged when a call connects.
+ */
+function isPrivateHost({ hostname }: URL): boolean {
+  if (/(^|\.)localhost\.?$/.test(hostname)) return true;
+  const isAddress = hostname.startsWith('[') || /^\d+(\.\d+){3}$/.test(hostname);
+  return isAddress && !isPublicAddress(hostname.replace(/^\[|\]$/g, ''));
+}
+
+function idempotencyHeaderFaults(name: string | null): Fault[] {
+  if (name === null || !(isConnectionHeader(name) || name.toLowerCase().startsWith('sluice-'))) return [];
+  return [{ pointer: '/idempotency_header', code: 'invalid', message: `${name} has another meaning already` }];
+}
+
+function headerProblem(
+  name: string,
+  value: string,
+  idempotencyHeader: string | null,
+  seen: ReadonlySet<string>,
+): string | undefined {
+  if (seen.has(name)) return 'is given twice (case does not count)';
+  if (isConnectionHeader(name)) return 'belongs to the connection and cannot be set';
+  if (name.startsWith('sluice-')) return 'cannot be set: Sluice-* is set by the service';
+  if (name === idempotencyHeader?.toLowerCase()) return 'cannot be set: it carries the idempotency key';
+  if (!isHeaderValue(value)) return 'has characters other than visible ASCII, space and tab';
+  return undefined;
+}
+
+function secretFaults(template: string, { secrets, readSecret }: CheckOptions): Fault[] {
+  const faults: Fault[] = [];
+  for (const [, name] of template.matchAll(secretPattern)) {
+    if (!secrets.has(name!)) {
+      const message = `\${${name}} may not be used: ${name} is not in SLUICE_SECRETS${didYouMean(name!, secrets)}`;
+      faults.push({ code: 'secret_not_allowed', message });
+    } else if (readSecret !== undefined && readSecret(name!) === undefined) {
+      faults.push({ code: 'missing_environment_variable', message: `the environment variable ${name} is not set` });
+    }
+  }
+  if (template.replace(secretPattern, '').includes('${')) {
+    faults.push({ code: 'invalid', message: `has \${ that does not begin a \${NAME} (letters, digits, underscore)` });
+  }
+  return faults;
+}
+
+/** What the input itself declares counts as known, whether or not it is in order. */
+function namesIn(input: Record<string, unknown>, known: KnownNames): KnownNames {
+  const union = (kind: 'upstreams' | 'queues') =>
+    new Set([...known[kind].keys(), ...(isObject(input[kind]) ? Object.keys(input[kind]) : [])]);
+  return { upstreams: union('upstreams'), queues: union('queues') };
+}
+
+function isKind(member: string): member is DefinitionKind {
+  return Object.hasOwn(schemas, member);
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,78 @@
+/**
+ * What is kept of an answer's body: an excerpt, a digest over all that was read, and whether the excerpt is all there was.
+ * Bytes are taken as they come on the wire; a Content-Encoding is not undone, so there is nothing to blow up.
+ */
+import { createHash, type Hash } from 'node:crypto';
+import { blotOutBytes } from './blot-out.ts';
+
+/** Kept as text, in bytes. */
+export const excerptBytes = 64 * 1024;
+/** Read and dropped beyond the excerpt, in bytes; then the socket is given up: no answer to a job is that long. */
+export const droppedBytes = 1024 * 1024;
+
+const mostBytes = excerptBytes + droppedBytes;
+const emptyDigest = createHash('sha256').digest();
+
+export interface KeptBody {
+  readonly excerpt: string;
+  readonly truncated: boolean;
+  readonly sha256: Buffer;
+}
+
+export class AnswerBody {
+  #hash: Hash | null = null;
+  #read = 0;
+  #kept: Buffer[] = [];
+  #keptBytes = 0;
+  readonly #secrets: readonly string[];
+  readonly #mostKept: number;
+
+  /** @param secrets as `blottable` gives them */
+  constructor(secrets: readonly string[]) {
+    this.#secrets = secrets;
+    // A secret that lies across the end of the excerpt must be seen whole, or its first part would stay.
+    this.#mostKept = excerptBytes + (secrets[0] === undefined ? 0 : Buffer.byteLength(secrets[0]));
+  }
+
+  /** false: as much as is read of any body has been read. */
+  add(chunk: Buffer): boolean {
+    const taken = this.#read + chunk.length > mostBytes ? chunk.subarray(0, mostBytes - this.#read) : chunk;
+    this.#hash ??= createHash('sha256');
+    this.#hash.update(taken);
+    this.#read += taken.length;
+    if (this.#keptBytes < this.#mostKept) {
+      const kept = taken.subarray(0, this.#mostKept - this.#keptBytes);
+      this.#kept.push(kept);
+      this.#keptBytes += kept.length;
+    }
+    return taken === chunk;
+  }
+
+  /** @param complete the body was read to its end */
+  finish(complete: boolean): KeptBody {
+    if (this.#hash === null) return { excerpt: '', truncated: !complete, sha256: emptyDigest };
+    return {
+      excerpt: this.#excerpt(),
+      truncated: !complete || this.#read > excerptBytes,
+      sha256: this.#hash.digest(),
+    };
+  }
+
+  #excerpt(): string {
+    const [only] = this.#kept;
+    let bytes = this.#kept.length === 1 && only !== undefined ? only : Buffer.concat(this.#kept);
+    blotOutBytes(bytes, this.#secrets);
+    if (bytes.length > excerptBytes) bytes = bytes.subarray(0, endOfCharacter(bytes, excerptBytes));
+    const text = bytes.toString('utf8');
+    // PostgreSQL's text has no NUL.
+    return text.includes('\0') ? text.replaceAll('\0', '\ufffd') : text;
+  }
+}
+
+/** The last place at or before `end` where no UTF-8 sequence (at most 4 bytes) is cut in two. */
+function endOfCharacter(bytes: Buffer, end: number): number {
+  for (let at = end; at > end - 4; at -= 1) {
+    if (((bytes[at] ?? 0) & 0xc0) !== 0x80) return at;
+  }
+  return end;
+}

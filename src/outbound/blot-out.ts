@@ -1,0 +1,31 @@
+/**
+ * Removes the upstream's secrets from what an answer or an error repeats of them, before anything is kept or logged.
+ * Values under 8 characters stay: blotting out short common text would garble every answer.
+ */
+
+/** Shortest secret, in characters, that is blotted out. */
+const shortestSecret = 8;
+const asterisk = 0x2a;
+
+/** The secrets to look for, longest first: one may be part of another, and must not break it up before it is found. */
+export function blottable(secrets: readonly string[]): readonly string[] {
+  if (secrets.length === 0) return secrets;
+  return secrets.filter((secret) => secret.length >= shortestSecret).sort((a, b) => b.length - a.length);
+}
+
+/** @param secrets as `blottable` gives them */
+export function blotOutText(text: string, secrets: readonly string[]): string {
+  let blotted = text;
+  for (const secret of secrets) blotted = blotted.replaceAll(secret, '*'.repeat(shortestSecret));
+  return blotted;
+}
+
+/** In place, length unchanged, so that a bound on bytes stays one. @param secrets as `blottable` gives them */
+export function blotOutBytes(bytes: Buffer, secrets: readonly string[]): void {
+  for (const secret of secrets) {
+    const length = Buffer.byteLength(secret);
+    for (let at = bytes.indexOf(secret); at !== -1; at = bytes.indexOf(secret, at + length)) {
+      bytes.fill(asterisk, at, at + length);
+    }
+  }
+}

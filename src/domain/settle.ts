@@ -53,6 +53,9 @@ export interface Settlement {
   readonly error: string | null;
 }
 
+/** What a decision needs of a job. */
+export type SettledJob = Ledger & Pick<ClaimedJob, 'method' | 'maxAttempts'>;
+
 /** What a worker saw of its call, or what the reaper concludes of one that a lost lease left behind (sent, for all we know). */
 export type SettledCall = CallResult | { readonly kind: 'lease_expired' };
 
@@ -69,7 +72,7 @@ export interface SettleContext {
  * @param job as it was claimed: `attemptsUsed`, `throttles` and `firstSentAgeMs` are without this call
  */
 export function decideSettlement(
-  job: ClaimedJob,
+  job: SettledJob,
   upstream: Upstream,
   result: SettledCall,
   context: SettleContext,
@@ -99,6 +102,15 @@ export function decideSettlement(
   }
 }
 
+/**
+ * A claimed job that must not be sent any more, because the upstream may have forgotten its key while it waited; null: it
+ * may be sent.
+ */
+export function refuseLateResend(job: SettledJob, upstream: Upstream): Settlement | null {
+  if (!keyMayBeForgotten(job, upstream)) return null;
+  return { ...spendNothing(job, null), next: { kind: 'held', reason: 'outcome_unknown' } };
+}
+
 /** The upstream's `on_unknown`, or its default: an effect that nothing deduplicates is not risked twice. */
 export function onUnknownOf(upstream: Upstream, method: Method): 'resend' | 'hold' {
   if (upstream.on_unknown !== null) return upstream.on_unknown;
@@ -114,7 +126,7 @@ export function keyMayBeForgotten(ledger: Pick<Ledger, 'firstSentAgeMs'>, upstre
 }
 
 function decideAnswer(
-  job: ClaimedJob,
+  job: SettledJob,
   upstream: Upstream,
   { answer, bodyError, bodyTimedOut }: Extract<CallResult, { kind: 'answered' }>,
   context: SettleContext,
@@ -172,7 +184,7 @@ function isRetryable(status: number, upstream: Upstream, hasRetryAfter: boolean)
   return status === 408 || status === 425 || (status >= 500 && status <= 599) || (status === 413 && hasRetryAfter);
 }
 
-function throttled(job: ClaimedJob, upstream: Upstream, status: number, retryAfter: RetryAfter): Settlement {
+function throttled(job: SettledJob, upstream: Upstream, status: number, retryAfter: RetryAfter): Settlement {
   const told = retryAfter.kind === 'delay' ? retryAfter : null;
   const delayMs = told !== null && told.ms > 0 ? told.ms : null;
   let next: Next = { kind: 'ready' };
@@ -202,7 +214,7 @@ function throttled(job: ClaimedJob, upstream: Upstream, status: number, retryAft
 
 /** @param delayMs null: the job is due at once, in its place */
 function outcomeUnknown(
-  job: ClaimedJob,
+  job: SettledJob,
   upstream: Upstream,
   delayMs: number | null,
   seen: Omit<Settlement, 'next'>,
@@ -216,7 +228,7 @@ function outcomeUnknown(
 
 /** After a call that spent an attempt. */
 function retryOrEnd(
-  job: ClaimedJob,
+  job: SettledJob,
   upstream: Upstream,
   { firstSentAgeMs, delayMs }: { firstSentAgeMs: number | null; delayMs: number | null },
 ): Next {
@@ -227,16 +239,16 @@ function retryOrEnd(
   return delayMs === null ? { kind: 'ready' } : { kind: 'scheduled', delayMs, reason: null };
 }
 
-function backoff(job: ClaimedJob, upstream: Upstream, context: SettleContext): number {
+function backoff(job: SettledJob, upstream: Upstream, context: SettleContext): number {
   return backoffMs(upstream.retry, job.attemptsUsed + 1, context.random01);
 }
 
 /** Back to its place as if it had not been claimed. */
-function spendNothing(job: ClaimedJob, error: string | null): Settlement {
+function spendNothing(job: SettledJob, error: string | null): Settlement {
   return { ...withoutAnswer(job, 'not_sent', error), next: { kind: 'ready' }, outcome: null, charge: 'none' };
 }
 
-function withoutAnswer(job: ClaimedJob, outcome: OutcomeClass, error: string | null): Omit<Settlement, 'next'> {
+function withoutAnswer(job: SettledJob, outcome: OutcomeClass, error: string | null): Omit<Settlement, 'next'> {
   return {
     outcome,
     charge: 'attempt',

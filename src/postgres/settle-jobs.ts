@@ -105,7 +105,8 @@ begin
               coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
                 as first_sent_at,
               s.next, s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
-              s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error, s.unknown),
+              s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error,
+              case when s.outcome is null then r.outcome_unknown else s.unknown end as unknown),
   ended as (
     insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
                                   first_sent_at, outcome_unknown)

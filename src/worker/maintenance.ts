@@ -1,0 +1,107 @@
+/**
+ * What keeps the store right without anybody asking: jobs of workers that died go back, workers that are gone are cleared
+ * away. Each round is bounded and may run in every replica at once; the fence in the settle decides between them.
+ */
+import type { Definitions } from '../domain/definitions.ts';
+import { decideSettlement } from '../domain/settle.ts';
+import type { Database } from '../postgres/database.ts';
+import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
+import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
+import type { Clock } from '../system/clock.ts';
+import type { Logger } from '../system/logger.ts';
+import { WakeSignal } from './wake-signal.ts';
+
+const mostOrphans = 500;
+const mostWorkers = 50;
+/** With the lease this is how long a job of a dead worker waits. */
+const intervalMs = 1_000;
+
+export interface MaintenanceOptions {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly currentDefinitions: () => Promise<Definitions>;
+}
+
+export interface MaintenanceCounts {
+  /** Jobs whose worker's lease had run out, given back or ended. */
+  readonly reaped: number;
+  readonly workersSwept: number;
+}
+
+/** One bounded round. */
+export async function runMaintenanceOnce(options: MaintenanceOptions): Promise<MaintenanceCounts> {
+  const { database } = options;
+  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans));
+  return { reaped, workersSwept: await sweepWorkers(database, mostWorkers) };
+}
+
+async function reap(
+  { database, clock, currentDefinitions }: MaintenanceOptions,
+  orphans: OrphanedJob[],
+): Promise<number> {
+  if (orphans.length === 0) return 0;
+  const definitions = await currentDefinitions();
+  const byWorker = new Map<string, SettleRow[]>();
+  for (const job of orphans) {
+    const upstream = definitions.upstreams.get(job.upstream);
+    if (upstream === undefined) continue;
+    const context = { random01: Math.random(), nowWallMs: clock.wallMs() };
+    const settlement = decideSettlement(job, upstream, { kind: 'lease_expired' }, context);
+    const rows = byWorker.get(job.workerId) ?? [];
+    byWorker.set(job.workerId, rows);
+    rows.push({
+      ...settlement,
+      jobId: job.jobId,
+      epoch: job.epoch,
+      upstream: job.upstream,
+      status: null,
+      sentAfterMs: null,
+      endedAfterMs: null,
+      excerpt: null,
+      truncated: false,
+      sha256: null,
+    });
+  }
+  let reaped = 0;
+  for (const [workerId, rows] of byWorker) {
+    reaped += (await settleJobs(database, workerId, rows, { onlyExpired: true })).size;
+  }
+  return reaped;
+}
+
+/** Rounds at intervals, each a little different so that replicas do not march in step. */
+export class Maintenance {
+  readonly #options: MaintenanceOptions;
+  readonly #wake: WakeSignal;
+  #stopped = false;
+  #loop: Promise<void> | undefined;
+
+  constructor(options: MaintenanceOptions) {
+    this.#options = options;
+    this.#wake = new WakeSignal(options.clock);
+  }
+
+  start(): void {
+    this.#loop = this.#run();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#wake.set();
+    await this.#loop;
+  }
+
+  async #run(): Promise<void> {
+    const { logger } = this.#options;
+    while (!this.#stopped) {
+      try {
+        const counts = await runMaintenanceOnce(this.#options);
+        if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
+      } catch (err) {
+        logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
+      }
+      if (!this.#stopped) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));
+    }
+  }
+}

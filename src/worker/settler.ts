@@ -1,0 +1,113 @@
+/**
+ * Writes the outcomes of ended calls, in groups: whatever ended while one write was under way goes out with the next.
+ * An outcome that cannot be written stays in memory and is tried again for as long as it takes; it never turns into
+ * another outcome. What another worker took over meanwhile is dropped by the fence in the store, and told here.
+ */
+import { type Database, DatabaseUnavailableError } from '../postgres/database.ts';
+import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
+import type { Clock } from '../system/clock.ts';
+import type { Logger } from '../system/logger.ts';
+import { WakeSignal } from './wake-signal.ts';
+
+/** Rows of one write: bounds the statement, not the throughput. */
+const mostRows = 500;
+const firstPauseMs = 50;
+const longestPauseMs = 2_000;
+
+export interface SettlerOptions {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly workerId: string;
+  /** After each group that was written. */
+  readonly onSettled: (rows: readonly SettleRow[], stale: readonly SettleRow[]) => void;
+}
+
+export class Settler {
+  readonly #options: SettlerOptions;
+  readonly #wake: WakeSignal;
+  #waiting: SettleRow[] = [];
+  #writing: readonly SettleRow[] = [];
+  #stopped = false;
+  #loop: Promise<void> | undefined;
+
+  constructor(options: SettlerOptions) {
+    this.#options = options;
+    this.#wake = new WakeSignal(options.clock);
+  }
+
+  /** How many outcomes are not written yet. */
+  get unwritten(): number {
+    return this.#waiting.length + this.#writing.length;
+  }
+
+  /** Whether this job's outcome is not written yet. */
+  holds(jobId: string): boolean {
+    return this.#waiting.some((row) => row.jobId === jobId) || this.#writing.some((row) => row.jobId === jobId);
+  }
+
+  start(): void {
+    this.#loop = this.#run();
+  }
+
+  add(row: SettleRow): void {
+    this.#waiting.push(row);
+    this.#wake.set();
+  }
+
+  /** Ends once everything is written, or `signal` aborts: then what is left is given up (its lease will run out). */
+  async drain(signal: AbortSignal): Promise<void> {
+    const giveUp = () => {
+      this.#waiting = [];
+      this.#wake.set();
+    };
+    signal.addEventListener('abort', giveUp, { once: true });
+    this.#stopped = true;
+    this.#wake.set();
+    await this.#loop;
+    signal.removeEventListener('abort', giveUp);
+  }
+
+  async #run(): Promise<void> {
+    let failures = 0;
+    while (true) {
+      if (this.#waiting.length === 0) {
+        if (this.#stopped) return;
+        await this.#wake.wait(Number.POSITIVE_INFINITY);
+        continue;
+      }
+      this.#writing = this.#waiting.splice(0, failures > 0 ? narrowed(failures) : mostRows);
+      try {
+        await this.#write(this.#writing);
+        failures = 0;
+      } catch (err) {
+        this.#waiting = [...this.#writing, ...this.#waiting];
+        const away = err instanceof DatabaseUnavailableError;
+        failures = away ? Math.max(1, failures) : failures + 1;
+        this.#options.logger.warn(
+          { err, unwritten: this.#waiting.length },
+          'outcomes could not be written; they are kept',
+        );
+        // A row that the store refuses must not hold up the others for ever: it goes behind them.
+        if (!away && this.#writing.length === 1) this.#waiting.push(this.#waiting.shift()!);
+        this.#writing = [];
+        await this.#wake.wait(Math.min(longestPauseMs, firstPauseMs * 2 ** Math.min(failures, 6)));
+      }
+      this.#writing = [];
+    }
+  }
+
+  async #write(rows: readonly SettleRow[]): Promise<void> {
+    const { database, workerId, onSettled } = this.#options;
+    const settled = await settleJobs(database, workerId, rows);
+    onSettled(
+      rows.filter((row) => settled.has(row.jobId)),
+      rows.filter((row) => !settled.has(row.jobId)),
+    );
+  }
+}
+
+/** After a failure that is not the connection's, smaller groups find the row that is at fault. */
+function narrowed(failures: number): number {
+  return failures > 3 ? 1 : mostRows;
+}

@@ -1,0 +1,32 @@
+/**
+ * A wait that can be cut short. A signal that is set while nobody waits is kept, so that what happened between a look and
+ * the wait after it is not slept through.
+ */
+import type { Clock } from '../system/clock.ts';
+
+export class WakeSignal {
+  readonly #clock: Clock;
+  #set = false;
+  #cut: AbortController | undefined;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** Ends the wait that is going on, or the next one. */
+  set(): void {
+    this.#set = true;
+    this.#cut?.abort();
+  }
+
+  /** Waits `ms` milliseconds (Infinity: until set), or until set; takes the signal. */
+  async wait(ms: number): Promise<void> {
+    if (!this.#set) {
+      const cut = new AbortController();
+      this.#cut = cut;
+      await this.#clock.sleep(ms, cut.signal);
+      this.#cut = undefined;
+    }
+    this.#set = false;
+  }
+}

@@ -51,10 +51,10 @@ async function copyTemplate(template: string): Promise<{ connectionString: strin
   const server = await serverOfThisRun();
   databases += 1;
   const name = `test_${process.pid}_${databases}`;
-  await runAsAdmin(server, `CREATE DATABASE ${name} TEMPLATE ${template}`);
+  await asAdmin(server, (admin) => admin.query(`CREATE DATABASE ${name} TEMPLATE ${template}`));
   const url = new URL(server);
   url.pathname = `/${name}`;
-  return { connectionString: url.href, drop: () => runAsAdmin(server, `DROP DATABASE ${name} WITH (FORCE)`) };
+  return { connectionString: url.href, drop: () => dropDatabase(server, name) };
 }
 
 /** The address of the run's server as its superuser, for what a test must do to it from outside. */
@@ -97,12 +97,26 @@ async function startKeeper(): Promise<void> {
   await log.close();
 }
 
-async function runAsAdmin(server: string, statement: string): Promise<void> {
+/** How long sessions that are just closing get; one that is open cannot be waited for. */
+const closingMs = 50;
+
+async function dropDatabase(server: string, name: string): Promise<void> {
+  await asAdmin(server, async (admin) => {
+    // A session that closes takes some milliseconds; DROP would look again only after 100.
+    const end = systemClock.monotonicMs() + closingMs;
+    const isUsed = async () =>
+      (await admin.query('SELECT FROM pg_stat_activity WHERE datname = $1 LIMIT 1', [name])).rowCount === 1;
+    while (systemClock.monotonicMs() < end && (await isUsed())) await systemClock.sleep(2);
+    await admin.query(`DROP DATABASE ${name} WITH (FORCE)`);
+  });
+}
+
+async function asAdmin(server: string, work: (admin: pg.Client) => Promise<unknown>): Promise<void> {
   const admin = new pg.Client({ connectionString: server });
   admin.on('error', () => undefined);
   await admin.connect();
   try {
-    await admin.query(statement);
+    await work(admin);
   } finally {
     await admin.end();
   }

@@ -25,9 +25,8 @@ const systemFolder = '/var/lib/sluice';
  */
 export async function prepareBinaries(account: Account, spareFolder: string, logger: Logger): Promise<Binaries> {
   const { native, version } = await findNative();
-  const linked = await makeLinks(native);
-  const original = programsIn(native);
-  if (linked && (await canRun(account, native))) return original;
+  const ready = (await linkLibraries(native)) && (await makeExecutable(native));
+  if (ready && (await canRun(account, native))) return programsIn(native);
 
   const keeper = account.ids === undefined ? spareFolder : await ownFolder();
   const copy = join(keeper, `postgresql-${version}`);
@@ -83,14 +82,9 @@ function programsIn(native: string): Binaries {
 }
 
 /** Makes the links that an npm package cannot hold; false where the folder is not ours to write. */
-async function makeLinks(native: string): Promise<boolean> {
-  let text: string;
-  try {
-    text = await readFile(join(native, 'pg-symlinks.json'), 'utf8');
-  } catch {
-    return true;
-  }
-  try {
+export async function linkLibraries(native: string): Promise<boolean> {
+  const text = await readFile(join(native, 'pg-symlinks.json'), 'utf8').catch(() => '[]');
+  return unlessForbidden(async () => {
     for (const { source, target } of JSON.parse(text) as { source: string; target: string }[]) {
       // Both start at the package's folder, one above `native`.
       const link = join(dirname(native), target);
@@ -100,10 +94,21 @@ async function makeLinks(native: string): Promise<boolean> {
         if (!isCode(error, 'EEXIST')) throw error;
       });
     }
+  });
+}
+
+async function makeExecutable(native: string): Promise<boolean> {
+  return unlessForbidden(async () => {
     for (const program of Object.values(programsIn(native))) {
       const { mode } = await stat(program);
       if ((mode & 0o555) !== 0o555) await chmod(program, mode | 0o555);
     }
+  });
+}
+
+async function unlessForbidden(work: () => Promise<void>): Promise<boolean> {
+  try {
+    await work();
     return true;
   } catch (error) {
     if (isCode(error, 'EACCES') || isCode(error, 'EPERM') || isCode(error, 'EROFS')) return false;
@@ -128,7 +133,7 @@ async function copyNative(native: string, copy: string, account: Account): Promi
   await rm(draft, { recursive: true, force: true });
   // The links point to neighbours; verbatim they point to the copies of those.
   await cp(native, join(draft, 'native'), { recursive: true, verbatimSymlinks: true });
-  await makeLinks(join(draft, 'native'));
+  await linkLibraries(join(draft, 'native'));
   await openToAll(join(draft, 'native'));
   // Another process may have been faster, and runs from its copy by now.
   if (!(await canRun(account, copy))) {

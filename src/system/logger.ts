@@ -5,16 +5,19 @@
  * drivers and clients carry whole requests, parameters and row values (drizzle's message holds the parameters of the
  * query), and those hold what our users send.
  */
-import { type Logger, pino, stdTimeFunctions } from 'pino';
+import { type DestinationStream, destination, type Logger, pino, stdTimeFunctions } from 'pino';
 
 export type { Logger };
 
 /** How many causes are followed: enough for wrapped driver errors, and an end where causes form a ring. */
 const maxCauses = 5;
 
-/** A logger that writes synchronously, so that the last line before an exit is not lost. `level`: a pino level. */
-export function createLogger(level: string): Logger {
-  return pino({ level, timestamp: stdTimeFunctions.isoTime, serializers: { err: describeError } });
+/**
+ * A logger that writes synchronously, so that the last line before an exit is not lost. `level`: a pino level.
+ * `stream`: where to, if not to stdout.
+ */
+export function createLogger(level: string, stream: DestinationStream = destination({ fd: 1, sync: true })): Logger {
+  return pino({ level, timestamp: stdTimeFunctions.isoTime, serializers: { err: describeError } }, stream);
 }
 
 interface ErrorDescription {

@@ -7,6 +7,7 @@ import type { Socket } from 'node:net';
 import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance, LogController } from 'fastify';
 import { serializerCompiler } from 'fastify-type-provider-zod';
 import { z } from 'zod';
+import type { DefinitionStore } from '../application/definitions.ts';
 import { type Fault, ProblemError } from '../domain/errors.ts';
 import type { Database } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
@@ -19,6 +20,8 @@ import { problemDocument, problemMediaType } from './problem-details.ts';
 import { createReadinessCheck } from './readiness.ts';
 import { addRequestLog } from './request-log.ts';
 import { requestValidator } from './request-validation.ts';
+import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
+import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
 import { healthRoutes } from './routes/health.ts';
 
 /** The largest body of a request, in bytes: 16 MiB. */
@@ -34,6 +37,9 @@ export interface AppDependencies {
   readonly database: Database;
   /** The bootstrap key with all scopes; undefined: everything is open. */
   readonly adminKey: string | undefined;
+  readonly definitions: DefinitionStore;
+  /** Environment variables that headers of upstreams may use. */
+  readonly secrets: ReadonlySet<string>;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */
   readonly readiness: () => readonly Fault[];
 }
@@ -59,6 +65,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   app.setErrorHandler(handleError);
   // Bodies are JSON or nothing: a form that another site submits is never read.
   app.removeContentTypeParser('text/plain');
+  takeEmptyBodies(app);
 
   const shutdown = refuseWhenClosing(app);
   const methodsOf = watchMethods(app);
@@ -80,8 +87,22 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     clock,
     ownFaults: () => [...deps.readiness(), ...shutdown()],
   });
-  app.register(async (scope) => healthRoutes(scope, { readiness }));
+  app.register(async (scope) => {
+    healthRoutes(scope, { readiness });
+    adminDefinitionRoutes(scope, deps);
+    adminRateWindowRoutes(scope, deps);
+  });
   return app;
+}
+
+/** Many clients name a content type also where they send nothing; a route that needs a body says so itself. */
+function takeEmptyBodies(app: FastifyInstance): void {
+  const parse = app.getDefaultJsonParser('error', 'error');
+  app.removeContentTypeParser('application/json');
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    if (body.length === 0) done(null, undefined);
+    else parse(request, body as string, done);
+  });
 }
 
 /** While connections drain, a request that comes on one of them is answered at once, and the connection ends. */

@@ -15,10 +15,10 @@ const places: Readonly<Record<string, { prefix: string; words: string }>> = {
 };
 
 /** Every part of a request is checked before its handler runs; what is wrong is a 400 `invalid_request`. */
-export const requestValidator: FastifySchemaCompiler<z.ZodType> = ({ schema, httpPart = 'body' }) => {
+export const requestValidator: FastifySchemaCompiler<unknown> = ({ schema, httpPart = 'body' }) => {
   const { prefix, words } = places[httpPart]!;
   return (input) => {
-    const { value, faults } = checkShape(schema, input, prefix);
+    const { value, faults } = checkShape(schema as z.ZodType, input, prefix);
     if (faults === undefined) return { value };
     return { error: new ProblemError('invalid_request', `${words}: ${faults[0]!.message}`, { errors: faults }) };
   };
@@ -28,5 +28,5 @@ export const requestValidator: FastifySchemaCompiler<z.ZodType> = ({ schema, htt
  * As `requestValidator`, but the body goes to the handler as it came: its schema is there for the OpenAPI document, and the
  * use case checks it with codes of its own.
  */
-export const validatorButForBody: FastifySchemaCompiler<z.ZodType> = (part) =>
+export const validatorButForBody: FastifySchemaCompiler<unknown> = (part) =>
   part.httpPart === 'body' ? (value) => ({ value }) : requestValidator(part);

@@ -291,7 +291,7 @@ begin
       for d in
         select * from sluice.cooldowns x
          where x.partition_key = '' and ((x.kind = 'upstream' and x.name = c.upstream)
-                                      or (x.kind = 'limit' and x.name = any (c.shared_limits)))
+                                      or (x.kind = 'limit' and (x.name = any (c.shared_limits) or x.name = any (c.partition_limits))))
       loop
         if d.until > v_now then
           if g_closes is null or d.until > g_closes then

@@ -590,7 +590,7 @@ begin
     end loop;
     exit when v_visited = 0;
   end loop;
-  if v_round >= k_most_rounds then v_more := true; end if;
+  if v_left <= 0 or v_round >= k_most_rounds then v_more := true; end if;
 
   job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
   v_us := sluice.clock_us();

@@ -1,0 +1,326 @@
+/** The claim: order, turns, limits, costs, leases; on a real store, with the database's clock given where time matters. */
+import t from 'tap';
+import { deleteDefinition, setPaused } from '../../src/application/manage-definitions.ts';
+import { newWorker, useClaims } from '../support/claims.ts';
+import { definitionDependencies } from '../support/definitions.ts';
+
+const second = 1_000_000;
+
+t.test('a lane is served by priority, then in the order of acceptance, and a job goes out once', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 3 });
+  await store.addJobs({ count: 1, priority: 5 });
+  const { jobs } = await store.claim(10);
+  t.equal(jobs.length, 4);
+  t.same(
+    jobs.map((job) => job.idempotencyKey),
+    ['k4', 'k1', 'k2', 'k3'],
+  );
+  t.equal(jobs[0]!.permitMs, null, 'no window, no permit');
+  t.equal((await store.claim(10)).jobs.length, 0);
+});
+
+t.test('concurrent claimers share a lane without taking a job twice', async (t) => {
+  const store = await useClaims(t, { max: 8 });
+  await store.putUpstream('api');
+  await store.addJobs({ count: 400 });
+  const workers = await Promise.all(Array.from({ length: 6 }, () => newWorker(store.database)));
+  const taken: string[] = [];
+  await Promise.all(
+    workers.map(async (worker) => {
+      for (let left = 400; left > 0; left -= 1) {
+        const claim = await store.claim(7, worker);
+        taken.push(...claim.jobs.map((job) => job.jobId));
+        if (claim.jobs.length === 0 && !claim.busy && !claim.more) return;
+      }
+    }),
+  );
+  t.equal(taken.length, 400);
+  t.equal(new Set(taken).size, 400);
+});
+
+t.test('a worker whose lease has run out gets nothing and is told so', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 1 });
+  await store.database.query(`update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second'`);
+  const claim = await store.claim(1);
+  t.equal(claim.leaseLost, true);
+  t.equal(claim.jobs.length, 0);
+});
+
+t.test('two limits over one job: both hold, and a refusal of one charges nothing in the other', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('account', { limit: 3, per: 1, by_partition: true, upstreams: ['api'] });
+  await store.putLimit('all', { limit: 10, per: 1, upstreams: ['api'] });
+  for (const partitionKey of ['a', 'b', 'c', 'd', 'e']) await store.addJobs({ count: 10, partitionKey });
+  const jobs = await store.claimAll(32);
+  t.equal(jobs.length, 10, 'the shared limit holds');
+  const byKey = groupBy(jobs, (job) => job.partitionKey);
+  t.ok(
+    [...byKey.values()].every((each) => each.length <= 3),
+    'the limit by partition holds',
+  );
+  const used = await store.database.query<{ limit_name: string; used: number }>(
+    'select limit_name, sum(used)::int as used from sluice.rate_windows group by 1 order by 1',
+  );
+  t.same(used, [
+    { limit_name: 'account', used: 10 },
+    { limit_name: 'all', used: 10 },
+  ]);
+});
+
+t.test(
+  'taskforcesh/bullmq#1322 ten partitions at 1 per 10 s each: one call each at once, not one in all',
+  async (t) => {
+    const store = await useClaims(t);
+    await store.putUpstream('api');
+    await store.putLimit('account', { limit: 1, per: 10, by_partition: true, upstreams: ['api'] });
+    for (let i = 0; i < 10; i += 1) await store.addJobs({ count: 3, partitionKey: `p${i}` });
+    const jobs = await store.claimAll(10);
+    t.same(new Set(jobs.map((job) => job.partitionKey)).size, 10);
+    t.equal(jobs.length, 10);
+  },
+);
+
+t.test('lanes under one shared window take turns: a long one does not starve a hundred short ones', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 100, per: 1, upstreams: ['api'] });
+  await store.addJobs({ count: 2_000, partitionKey: 'big' });
+  for (let i = 0; i < 99; i += 1) await store.addJobs({ count: 3, partitionKey: `small${i}` });
+  let now = await store.clockUs();
+  for (let round = 1; round <= 3; round += 1) {
+    await store.setClock(now);
+    const jobs = await store.claimAll(32);
+    t.equal(jobs.length, 100, 'the window is used up');
+    const counts = groupBy(jobs, (job) => job.partitionKey);
+    t.equal(counts.size, 100, `every lane has its share of window ${round}`);
+    await store.settle(jobs);
+    now += 1.2 * second;
+  }
+});
+
+t.test('a cost above the limit ends the job, a head that must save up is not starved by cheaper lanes', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 10, per: 1, upstreams: ['api'] });
+  await store.addJobs({ count: 1, partitionKey: 'dear', cost: 8 });
+  await store.addJobs({ count: 1, partitionKey: 'never', cost: 11 });
+  await store.addJobs({ count: 30, partitionKey: 'cheap' });
+  let now = await store.clockUs();
+  await store.setClock(now);
+  const costs: number[] = [];
+  for (let i = 0; i < 3; i += 1) {
+    const jobs = await store.claimAll(32);
+    costs.push(jobs.reduce((sum, job) => sum + job.cost, 0));
+    if (jobs.some((job) => job.cost === 8)) break;
+    now += 1.2 * second;
+    await store.setClock(now);
+  }
+  t.ok(costs.length <= 2, 'the dear job ran in the first or second window');
+  t.ok(costs.every((cost) => cost <= 10));
+  const [never] = await store.database.query<{ state: string; reason: string }>(
+    'select state, reason from sluice.done_jobs',
+  );
+  t.same(never, { state: 'failed', reason: 'cost_exceeds_limit' });
+});
+
+t.test(
+  'fifo: one unfinished job of a lane at a time, in order; a waiting or held head holds its lane only',
+  async (t) => {
+    const store = await useClaims(t);
+    await store.putUpstream('api');
+    await store.putQueue('sms', { ordering: 'fifo' });
+    await store.addJobs({ count: 3, queue: 'sms', partitionKey: 'a' });
+    await store.addJobs({ count: 3, queue: 'sms', partitionKey: 'b' });
+    const first = await store.claimAll(10);
+    t.same(first.map((job) => job.idempotencyKey).sort(), ['k1', 'k4']);
+    const [a, b] = [first.find((job) => job.partitionKey === 'a')!, first.find((job) => job.partitionKey === 'b')!];
+    await store.settle([a], {
+      next: { kind: 'scheduled', delayMs: 3_600_000, reason: null },
+      outcome: 'error',
+      status: 500,
+    });
+    await store.settle([b]);
+    t.same(
+      (await store.claimAll(10)).map((job) => job.idempotencyKey),
+      ['k5'],
+      'b goes on, a waits for its head',
+    );
+    await store.database.query(`update sluice.parked_jobs set state = 'held', due_at = null`);
+    await store.database.query(
+      `update sluice.lanes set next_at = clock_timestamp(), closed_by = null where closed_by = 'fifo'`,
+    );
+    t.same((await store.claimAll(10)).length, 0, 'a held head holds its lane');
+    await store.database.query(`update sluice.parked_jobs set state = 'scheduled', due_at = clock_timestamp()`);
+    t.same(
+      (await store.claimAll(10)).map((job) => job.idempotencyKey),
+      ['k1'],
+      'its head first, again',
+    );
+  },
+);
+
+t.test('max_in_flight counts leases fleet-wide, and a place that is free is used at once', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putUpstream('other');
+  await store.putLimit('few', { limit: null, max_in_flight: 3, upstreams: ['api', 'other'] });
+  await store.addJobs({ count: 5 });
+  await store.addJobs({ count: 5, upstream: 'other' });
+  const worker = await newWorker(store.database);
+  const first = await store.claim(2);
+  const second = await store.claim(10, worker);
+  t.equal(first.jobs.length + second.jobs.length, 3);
+  t.equal((await store.claim(10)).jobs.length, 0);
+  await store.settle(first.jobs.slice(0, 1));
+  t.equal((await store.claimAll(10)).length, 1, 'the settle opened what waited for the place');
+});
+
+t.test('a paused queue, a paused upstream and limit 0 hold their lanes, and resume at once', async (t) => {
+  const store = await useClaims(t);
+  const deps = definitionDependencies(store.database);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 2 });
+  for (const [kind, name] of [
+    ['queues', 'default'],
+    ['upstreams', 'api'],
+  ] as const) {
+    await setPaused(deps, kind, name, true);
+    const paused = await store.claim(1);
+    t.equal(paused.jobs.length, 0);
+    t.equal(paused.nextInMs, null, 'nothing to wake for');
+    await setPaused(deps, kind, name, false);
+    const resumed = await store.claim(1);
+    t.equal(resumed.jobs.length, 1);
+    await store.settle(resumed.jobs, { next: { kind: 'ready' }, outcome: null, charge: 'none' });
+  }
+  await store.putLimit('all', { limit: 0, per: 1, upstreams: ['api'] });
+  t.equal((await store.claim(1)).jobs.length, 0);
+  await store.putLimit('all', { limit: 5, per: 1, upstreams: ['api'] });
+  t.equal((await store.claim(1)).jobs.length, 1);
+});
+
+t.test('redis-cell#54 lowered from 100 to 5 with 40 used: nothing until there is room; raised: at once', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 300 });
+  const now = await store.clockUs();
+  await store.setClock(now);
+  t.equal((await store.claim(40)).jobs.length, 40);
+  await store.putLimit('all', { limit: 5, per: 60, upstreams: ['api'] });
+  t.equal((await store.claimAll(40)).length, 0);
+  await store.setClock(now + 30 * second);
+  t.equal((await store.claimAll(40)).length, 0);
+  await store.putLimit('all', { limit: 60, per: 60, upstreams: ['api'] });
+  t.equal((await store.claimAll(40)).length, 20, 'raised: the difference, at once');
+  await store.putLimit('all', { limit: 60, per: 1, upstreams: ['api'] });
+  await store.setClock(now + 32 * second);
+  t.equal((await store.claimAll(100)).length, 60, 'a shorter period takes effect at once');
+});
+
+t.test('a limit that is deleted and made again goes on with its count', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 5, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 20 });
+  t.equal((await store.claimAll(32)).length, 5);
+  await deleteDefinition(definitionDependencies(store.database), 'rate_limits', 'all');
+  t.equal((await store.claim(3)).jobs.length, 3, 'deleted: it covers nothing');
+  await store.putLimit('all', { limit: 5, per: 60, upstreams: ['api'] });
+  t.equal((await store.claimAll(32)).length, 0, 'back: what it had counted counts');
+});
+
+t.test('a job past expires_at does not start; one whose outcome is unknown is held instead', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 2, expiresAt: `clock_timestamp() + interval '100 milliseconds'` });
+  await store.database.query(`update sluice.ready_jobs set outcome_unknown = true where seq = 1`);
+  await store.database.query('select pg_sleep(0.15)');
+  t.equal((await store.claim(10)).jobs.length, 0);
+  t.same(await store.database.query('select state from sluice.done_jobs'), [{ state: 'expired' }]);
+  t.same(await store.database.query('select state, reason from sluice.parked_jobs'), [
+    { state: 'held', reason: 'outcome_unknown' },
+  ]);
+});
+
+t.test('a scheduled job is due at its time, keeps its place, and the claim says when to come back', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 1, runAt: `clock_timestamp() + interval '300 milliseconds'` });
+  await store.addJobs({ count: 1 });
+  const before = await store.claimAll(1);
+  t.same(
+    before.map((job) => job.idempotencyKey),
+    ['k2'],
+  );
+  const { nextInMs } = await store.claim(1);
+  t.ok(nextInMs !== null && nextInMs > 0 && nextInMs <= 300, `told to come back in ${nextInMs} ms`);
+  await store.addJobs({ count: 1 });
+  await store.database.query('select pg_sleep(0.35)');
+  t.same(
+    (await store.claimAll(1)).map((job) => job.idempotencyKey),
+    ['k1', 'k3'],
+    'accepted first, served first',
+  );
+});
+
+t.test('a claim that meets closed lanes goes on to the open one', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('account', { limit: 1, per: 3600, by_partition: true, upstreams: ['api'] });
+  for (let i = 0; i < 200; i += 1) await store.addJobs({ count: 2, partitionKey: `p${i}` });
+  t.equal((await store.claimAll(64)).length, 200);
+  // Their windows are used up; nobody has looked at the lanes since.
+  await store.database.query(`update sluice.lanes set next_at = clock_timestamp(), closed_by = null`);
+  await store.addJobs({ count: 1, partitionKey: 'fresh' });
+  const { jobs } = await store.claim(1);
+  t.same(
+    jobs.map((job) => job.partitionKey),
+    ['fresh'],
+  );
+});
+
+t.test('without a rate limit a claim does no window work', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putUpstream('limited');
+  await store.putLimit('other', { limit: 5, per: 1, upstreams: ['limited'] });
+  await store.addJobs({ count: 50 });
+  const scans = async () => {
+    await store.database.query('select pg_stat_force_next_flush()');
+    const [row] = await store.database.query<{ touched: number }>(
+      `select (coalesce(sum(seq_scan), 0) + coalesce(sum(idx_scan), 0) + coalesce(sum(n_tup_ins), 0) + coalesce(sum(n_tup_upd), 0))::int as touched
+         from pg_stat_user_tables where relname in ('rate_windows', 'rate_limits')`,
+    );
+    return row!.touched;
+  };
+  const before = await scans();
+  t.equal((await store.claim(20)).jobs.length, 20);
+  t.equal(await scans(), before);
+  await store.addJobs({ count: 1, upstream: 'limited' });
+  await store.claim(50);
+  t.ok((await scans()) > before, 'control: with a limit it is touched');
+});
+
+t.test('a count survives everybody: another worker, another connection, mid-window', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 4, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 10 });
+  t.equal((await store.claimAll(3)).length, 4);
+  const worker = await newWorker(store.database);
+  const claim = await store.claim(10, worker);
+  t.equal(claim.jobs.length, 0);
+  t.ok(claim.nextInMs !== null && claim.nextInMs > 55_000, 'told when the window opens');
+});
+
+function groupBy<T, K>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
+  const groups = new Map<K, T[]>();
+  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  return groups;
+}

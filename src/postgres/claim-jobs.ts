@@ -236,7 +236,8 @@ begin
   while v_left > 0 and v_round < k_most_rounds loop
     v_round := v_round + 1;
     v_visited := 0;
-    v_want := least(greatest(v_left, 8), 64);
+    -- Lanes that turn out to be closed cost a look each: few at first, more where they are many.
+    v_want := least(greatest(v_left, 4 * 2 ^ v_round)::int, 64);
     for c in
       select x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted,
              array_agg(x.lane_id order by x.next_at, x.lane_id) as lane_ids,

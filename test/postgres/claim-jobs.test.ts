@@ -282,6 +282,7 @@ t.test('a claim that meets closed lanes goes on to the open one', async (t) => {
   t.same(
     jobs.map((job) => job.partitionKey),
     ['fresh'],
+    'in the same call',
   );
 });
 

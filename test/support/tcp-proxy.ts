@@ -9,6 +9,8 @@ export interface TcpProxy {
   readonly port: number;
   /** From now on nothing passes, on old connections and on new ones. */
   silence(): void;
+  /** From now on every connection is reset at once. */
+  refuse(): void;
   /** New connections pass again; those that saw the silence stay dead. */
   heal(): void;
 }
@@ -20,10 +22,11 @@ export async function startTcpProxy(
 ): Promise<TcpProxy & { connectionString: string }> {
   const target = new URL(connectionString);
   const sockets = new Set<Socket>();
-  let silent = false;
+  let mode: 'open' | 'silent' | 'refusing' = 'open';
   const server = createServer((near) => {
     track(near);
-    if (silent) return;
+    if (mode === 'refusing') near.resetAndDestroy();
+    if (mode !== 'open') return;
     const far = connect(Number(target.port), target.hostname);
     track(far);
     near.pipe(far).pipe(near);
@@ -47,14 +50,18 @@ export async function startTcpProxy(
     port: address.port,
     connectionString: through.href,
     silence() {
-      silent = true;
+      mode = 'silent';
       for (const socket of sockets) {
         socket.unpipe();
         socket.pause();
       }
     },
+    refuse() {
+      mode = 'refusing';
+      for (const socket of sockets) socket.resetAndDestroy();
+    },
     heal() {
-      silent = false;
+      mode = 'open';
     },
   };
 }

@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto';
 import { canonicalJson } from './canonical-json.ts';
 import type { JobState, Method, Verdict } from './job.ts';
+import { holdsLargeNumber } from './json-source.ts';
 
 /** Longest key, in Unicode code points. */
 export const maxKeyLength = 255;
@@ -49,6 +50,15 @@ export function fingerprint({ upstream, method, path, headers, body }: Fingerpri
     else members.body = body.json;
   }
   return createHash('sha256').update(canonicalJson(members)).digest('hex');
+}
+
+/**
+ * Hex SHA-256 of a whole request, for its own `Idempotency-Key`: of the RFC 8785 form, so that spelling does not matter; of
+ * the text itself where a number would be changed by parsing, since then the value does not tell two requests apart.
+ */
+export function requestFingerprint(text: string, value: unknown): string {
+  const form = holdsLargeNumber(value) ? text : canonicalJson(value);
+  return createHash('sha256').update(form).digest('hex');
 }
 
 /** The key of an item that came without one, in a batch that derives keys. */

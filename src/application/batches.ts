@@ -1,0 +1,90 @@
+/** What a client follows: how far a batch is, and what became of each of its items. */
+import { validate as isUuid } from 'uuid';
+import { ProblemError } from '../domain/errors.ts';
+import type { JobState, Verdict } from '../domain/job.ts';
+import type { Database } from '../postgres/database.ts';
+import { endedStates } from '../postgres/job-state.ts';
+import {
+  countBatchJobs,
+  type ItemFilter,
+  readBatch,
+  readBatchItems,
+  type StoredBatch,
+  type StoredItem,
+} from '../postgres/read-batches.ts';
+
+export interface BatchDependencies {
+  readonly database: Database;
+}
+
+export interface BatchProgress extends StoredBatch {
+  readonly status: 'processing' | 'completed';
+  /** Jobs behind the batch by state; those whose rows are gone are in none. */
+  readonly jobs: Readonly<Record<JobState, number>>;
+  /** Ended jobs out of all, 0 to 1; 1 where there is none. */
+  readonly progress: number;
+  /** When its last job ended; null: not all have. */
+  readonly completedAt: Date | null;
+}
+
+/** Throws a ProblemError `not_found`, also for a batch of another tenant. */
+export async function getBatch(
+  { database }: BatchDependencies,
+  tenant: string,
+  batchId: string,
+): Promise<BatchProgress> {
+  const batch = await requireBatch(database, tenant, batchId);
+  const jobs = { scheduled: 0, ready: 0, running: 0, succeeded: 0, failed: 0, held: 0, cancelled: 0, expired: 0 };
+  let total = 0;
+  let ended = 0;
+  let lastEndedAt = batch.createdAt;
+  for (const count of await countBatchJobs(database, batchId)) {
+    total += count.count;
+    // Retention removes a job only after its end.
+    if (count.state === null || endedStates.has(count.state)) ended += count.count;
+    if (count.state !== null) jobs[count.state] = count.count;
+    if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;
+  }
+  const completed = ended === total;
+  return {
+    ...batch,
+    status: completed ? 'completed' : 'processing',
+    jobs,
+    progress: total === 0 ? 1 : ended / total,
+    completedAt: completed ? lastEndedAt : null,
+  };
+}
+
+/**
+ * A page of items; `next` is the index to go on after, null at the end. Throws a ProblemError `not_found`, also for a batch
+ * of another tenant.
+ */
+export async function listBatchItems(
+  { database }: BatchDependencies,
+  tenant: string,
+  batchId: string,
+  filter: ItemFilter,
+): Promise<{ readonly items: StoredItem[]; readonly next: number | null }> {
+  await requireBatch(database, tenant, batchId);
+  // One more than asked for tells whether there is a next page.
+  const items = await readBatchItems(database, batchId, { ...filter, limit: filter.limit + 1 });
+  const more = items.length > filter.limit;
+  if (more) items.pop();
+  return { items, next: more ? items.at(-1)!.index : null };
+}
+
+async function requireBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch> {
+  const batch = isUuid(batchId) ? await readBatch(database, tenant, batchId) : null;
+  if (batch === null) throw new ProblemError('not_found', `there is no batch ${batchId}`);
+  return batch;
+}
+
+/** Whether a batch with these items has nothing left to wait for: the status of the answer to its submission. */
+export function isCompleted(
+  items: ReadonlyArray<{ readonly verdict: Verdict; readonly jobState: JobState | null }>,
+): boolean {
+  return items.every(
+    ({ verdict, jobState }) =>
+      verdict === 'conflict' || verdict === 'rejected' || jobState === null || endedStates.has(jobState),
+  );
+}

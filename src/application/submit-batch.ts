@@ -1,0 +1,110 @@
+/**
+ * The use case of POST /v1/batches: what the definitions forbid is added to each item's own faults, then the store decides
+ * and keeps. Durable when it returns; sent again under the same request key it gives the first answer again.
+ */
+import { coveringLimits, type Definitions, largestCost } from '../domain/definitions.ts';
+import { type Fault, ProblemError } from '../domain/errors.ts';
+import { didYouMean } from '../domain/near-name.ts';
+import { checkItemHeaders } from '../domain/outbound-request.ts';
+import type { BatchVerdict, RequestedJob, RequestKey, Submission, SubmittedItem } from '../domain/submission.ts';
+import type { Database } from '../postgres/database.ts';
+import { insertBatch } from '../postgres/insert-batch.ts';
+import { readReplay } from '../postgres/read-replay.ts';
+
+export interface SubmitDependencies {
+  readonly database: Database;
+  readonly definitions: { current(): Promise<Definitions> };
+}
+
+/** Definitions can change between the check and the store; a change is rare, so a few tries are many. */
+const maxTries = 5;
+
+/**
+ * Throws a ProblemError `idempotency_key_reused` where the request key is known with another body, and
+ * DatabaseUnavailableError where PostgreSQL is away: then nobody knows whether it is stored, and sending it again tells.
+ */
+export async function submitBatch(
+  { database, definitions }: SubmitDependencies,
+  tenant: string,
+  { correlationId, items }: Submission,
+  requestKey: RequestKey | null,
+): Promise<{ readonly batch: BatchVerdict; readonly replayed: boolean }> {
+  for (let tries = 1; ; tries++) {
+    const first = requestKey === null ? null : await findReplay(database, tenant, requestKey);
+    if (first !== null) return { batch: first, replayed: true };
+    const check = createDefinitionCheck(await definitions.current());
+    const checked = items.map((item, index) => check(item, `/items/${index}`));
+    const inserted = await insertBatch(database, { tenant, correlationId, requestKey, items: checked });
+    if (inserted.kind === 'inserted') return { batch: inserted.batch, replayed: false };
+    if (tries === maxTries) {
+      throw new ProblemError('not_ready', 'the definitions keep changing; try again', { retryAfterSeconds: 1 });
+    }
+  }
+}
+
+async function findReplay(database: Database, tenant: string, requestKey: RequestKey): Promise<BatchVerdict | null> {
+  const replay = await readReplay(database, tenant, requestKey.key);
+  if (replay === null) return null;
+  if (replay.requestFingerprint !== requestKey.fingerprint) {
+    throw new ProblemError(
+      'idempotency_key_reused',
+      `the Idempotency-Key was used for batch ${replay.batch.batchId}, whose body was another; use a new key`,
+    );
+  }
+  return replay.batch;
+}
+
+/** Adds what these definitions forbid. Kept per upstream and queue, because the items of a batch mostly share them. */
+function createDefinitionCheck(definitions: Definitions): (item: SubmittedItem, pointer: string) => SubmittedItem {
+  const checks = new Map<string, (job: RequestedJob) => Fault[]>();
+  return (item, pointer) => {
+    const { job } = item;
+    if (job === null) return item;
+    const name = `${job.queue}/${job.upstream}`;
+    const check = checks.get(name) ?? createCheck(definitions, job.upstream, job.queue);
+    checks.set(name, check);
+    const faults = check(job);
+    if (faults.length === 0) return item;
+    return { ...item, faults: faults.map((fault) => ({ ...fault, pointer: `${pointer}${fault.pointer}` })) };
+  };
+}
+
+function createCheck(
+  definitions: Definitions,
+  upstreamName: string,
+  queueName: string,
+): (job: RequestedJob) => Fault[] {
+  const upstream = definitions.upstreams.get(upstreamName);
+  const queue = definitions.queues.get(queueName);
+  const always: Fault[] = [];
+  if (upstream === undefined) {
+    const hint = didYouMean(upstreamName, [...definitions.upstreams.keys()]);
+    const message = `there is no upstream ${upstreamName}${hint}`;
+    always.push({ pointer: '/upstream', code: 'unknown_upstream', message });
+  }
+  if (queue === undefined) {
+    const hint = didYouMean(queueName, [...definitions.queues.keys()]);
+    always.push({ pointer: '/queue', code: 'unknown_queue', message: `there is no queue ${queueName}${hint}` });
+  }
+  const limits = coveringLimits(definitions, upstreamName, queueName).map((name) => ({
+    name,
+    largest: largestCost(definitions.rateLimits.get(name)!) ?? Number.POSITIVE_INFINITY,
+  }));
+
+  return ({ cost, priority, headers }) => {
+    const faults = [...always];
+    for (const { name, largest } of limits) {
+      if (cost <= largest) continue;
+      const message = `a cost of ${cost} can never fit into the rate limit ${name}, which admits ${largest} at most`;
+      faults.push({ pointer: '/cost', code: 'cost_exceeds_limit', message });
+    }
+    if (queue?.ordering === 'fifo' && priority !== 0) {
+      const message = `the queue ${queueName} is fifo, so its items have no priority`;
+      faults.push({ pointer: '/priority', code: 'priority_in_fifo_queue', message });
+    }
+    if (upstream !== undefined && headers !== null) {
+      faults.push(...checkItemHeaders(headers, upstream.idempotency_header));
+    }
+    return faults;
+  };
+}

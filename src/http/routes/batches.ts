@@ -1,0 +1,187 @@
+/**
+ * Batches: submit one, and follow it. The body of a submission is taken as text, because parsing it changes numbers; its
+ * items are checked one by one by `read-submission.ts`, so the schema here is for the OpenAPI document.
+ */
+import { isUtf8 } from 'node:buffer';
+import type { FastifyInstance } from 'fastify';
+import type { ZodTypeProvider } from 'fastify-type-provider-zod';
+import { z } from 'zod';
+import { type BatchDependencies, getBatch, isCompleted, listBatchItems } from '../../application/batches.ts';
+import { type SubmitDependencies, submitBatch } from '../../application/submit-batch.ts';
+import { ProblemError } from '../../domain/errors.ts';
+import { keyFault, keyFromHeader, needsRetry } from '../../domain/idempotency.ts';
+import type { BatchVerdict, ItemVerdict } from '../../domain/submission.ts';
+import { readSubmission } from '../read-submission.ts';
+import { validatorButForBody } from '../request-validation.ts';
+import {
+  type BatchAnswer,
+  batchAnswerSchema,
+  batchItemSchema,
+  batchProgressSchema,
+  batchSchema,
+  itemFilters,
+} from '../schemas/batches.ts';
+import { decodeCursor, encodeCursor, listOf, listParameters } from '../schemas/lists.ts';
+
+const path = '/v1/batches';
+const tags = ['batches'];
+const batchParameter = z.object({ batch_id: z.string() });
+
+export function batchRoutes(app: FastifyInstance, deps: SubmitDependencies & BatchDependencies): void {
+  // A scope of its own, for the parser of its body.
+  app.register(async (scope) => addSubmission(scope, deps));
+  addReads(app, deps);
+}
+
+function addSubmission(app: FastifyInstance, deps: SubmitDependencies): void {
+  app.removeContentTypeParser('application/json');
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, async (_request: unknown, body: Buffer) => {
+    if (!isUtf8(body)) throw new ProblemError('malformed_json', 'the body is not UTF-8');
+    return body.toString('utf8');
+  });
+
+  app.withTypeProvider<ZodTypeProvider>().post(
+    path,
+    {
+      config: { scope: 'submit' },
+      validatorCompiler: validatorButForBody,
+      schema: {
+        summary: 'Submit a batch',
+        description:
+          'Every item gets its own verdict, in input order; one bad item never sinks another. What is accepted is durable when this answers. All of the batch is stored, or none of it. At most 10,000 items and 16 MiB. Where the answer is lost, send the batch again: what was stored is then `duplicate`, or with an `Idempotency-Key` the first answer comes again.\n\nTwo items are the same request where the RFC 8785 forms of `{upstream, method, path, headers, body | body_text}` are equal, after `defaults`, with header names in lower case and members left out that the item has not (no headers and empty headers are equal); the SHA-256 of that form is the fingerprint. A member named `__proto__` is refused, except inside a `body`, which goes out as it is.',
+        tags,
+        headers: z.looseObject({
+          'idempotency-key': z
+            .string()
+            .optional()
+            .describe(
+              'Of the request as a whole, bare or quoted. The same key and body gives the first answer again, with `replayed: true`; another body is a 422',
+            ),
+        }),
+        body: batchSchema,
+        response: { 202: batchAnswerSchema.describe('Taken, whatever the verdicts. `Location` names the batch') },
+      },
+    },
+    async (request, reply) => {
+      const { submission, fingerprint } = readSubmission((request.body as unknown as string | undefined) ?? '');
+      const key = requestKey(request.headers['idempotency-key']);
+      const { batch, replayed } = await submitBatch(
+        deps,
+        request.principal.tenant,
+        submission,
+        key === null ? null : { key, fingerprint: fingerprint() },
+      );
+      reply.code(202).header('location', `${path}/${batch.batchId}`);
+      return showAnswer(batch, replayed);
+    },
+  );
+}
+
+/** The header's key; null: there is none. Throws ProblemError for one that is not legal. */
+function requestKey(header: string | undefined): string | null {
+  if (header === undefined) return null;
+  // Node reads header bytes as Latin-1.
+  const bytes = Buffer.from(header, 'latin1');
+  const key = keyFromHeader(isUtf8(bytes) ? bytes.toString('utf8') : header);
+  const message = keyFault(key);
+  if (message === null) return key;
+  throw new ProblemError('invalid_request', `the Idempotency-Key ${message}`, {
+    errors: [{ pointer: '/headers/idempotency-key', code: 'invalid_key', message }],
+  });
+}
+
+function showAnswer({ batchId, createdAt, correlationId, items }: BatchVerdict, replayed: boolean): BatchAnswer {
+  const counts = { total: items.length, accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
+  for (const { verdict } of items) counts[verdict] += 1;
+  return {
+    batch_id: batchId,
+    status: isCompleted(items) ? 'completed' : 'processing',
+    created_at: createdAt.toISOString(),
+    correlation_id: correlationId,
+    replayed,
+    counts,
+    items: items.map(showVerdict),
+  };
+}
+
+function showVerdict({ index, key, keySource, verdict, jobId, jobState, faults }: ItemVerdict) {
+  return {
+    index,
+    idempotency_key: key,
+    ...(keySource === null ? {} : { key_source: keySource }),
+    verdict,
+    ...(jobId === null ? {} : { job_id: jobId }),
+    ...(jobState === null ? {} : { job_state: jobState }),
+    ...(needsRetry(verdict, jobState) ? { needs_retry: true as const } : {}),
+    ...(faults.length === 0 ? {} : { errors: [...faults] }),
+  };
+}
+
+function addReads(app: FastifyInstance, deps: BatchDependencies): void {
+  const typed = app.withTypeProvider<ZodTypeProvider>();
+
+  typed.get(
+    `${path}/:batch_id`,
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'Read a batch',
+        description: 'How far it is.',
+        tags,
+        params: batchParameter,
+        response: { 200: batchProgressSchema.describe('As it stands') },
+      },
+    },
+    async (request) => {
+      const batch = await getBatch(deps, request.principal.tenant, request.params.batch_id);
+      return {
+        batch_id: batch.batchId,
+        status: batch.status,
+        created_at: batch.createdAt.toISOString(),
+        completed_at: batch.completedAt?.toISOString() ?? null,
+        correlation_id: batch.correlationId,
+        counts: batch.counts,
+        jobs: batch.jobs,
+        progress: batch.progress,
+      };
+    },
+  );
+
+  typed.get(
+    `${path}/:batch_id/items`,
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'List the items of a batch',
+        description: 'In their order.',
+        tags,
+        params: batchParameter,
+        querystring: z.strictObject({ ...listParameters, ...itemFilters }),
+        response: { 200: listOf(batchItemSchema).describe('A page of items') },
+      },
+    },
+    async (request) => {
+      const { verdict = null, state = null, cursor, limit } = request.query;
+      const after = decodeCursor(z.number().int().min(0), cursor) ?? -1;
+      const { items, next } = await listBatchItems(deps, request.principal.tenant, request.params.batch_id, {
+        verdict,
+        state,
+        after,
+        limit,
+      });
+      return {
+        items: items.map((item) => ({
+          index: item.index,
+          idempotency_key: item.key,
+          key_source: item.keySource,
+          verdict: item.verdict,
+          job_id: item.jobId,
+          job_state: item.jobState,
+          response_status: item.responseStatus,
+          errors: [...item.faults],
+        })),
+        next_cursor: next === null ? null : encodeCursor(next),
+      };
+    },
+  );
+}

@@ -1,0 +1,129 @@
+/**
+ * The rows of a batch: jobs, their state rows, and every item with its verdict, by one statement whatever their number.
+ * What is to run later, on the database's clock, is parked; the rest is ready, its lanes are woken and the workers told (at
+ * most one NOTIFY a commit; a hint only). `job_seq` gives a number to each accepted item, in their order, and to no other.
+ * The caller holds the lanes FOR KEY SHARE.
+ */
+
+import type { Fault } from '../domain/errors.ts';
+import type { KeySource, Verdict } from '../domain/job.ts';
+import type { RequestedJob } from '../domain/submission.ts';
+import { arrayLiteral, sparseArrayLiteral } from './array-literal.ts';
+import type { StoredState } from './job-state.ts';
+import type { TransactionClient } from './transaction.ts';
+
+/** Whose job an item stands for. */
+export type JobBehind =
+  /** It was there before this batch; its state, or null: its rows are gone. */
+  | { readonly kind: 'stored'; readonly state: StoredState }
+  /** This batch makes it: for this item, or for one before it with the same key. */
+  | { readonly kind: 'new'; readonly job: RequestedJob };
+
+/** An item as it goes into the tables. */
+export interface BatchRow {
+  readonly key: string | null;
+  readonly keySource: KeySource | null;
+  readonly verdict: Verdict;
+  readonly jobId: string | null;
+  readonly behind: JobBehind | null;
+  /** Where a new job goes; null unless accepted. */
+  readonly laneId: number | null;
+  readonly faults: readonly Fault[];
+}
+
+/** Inserts them, in this order, for a batch row of the same transaction. Gives the ids of the new jobs that are scheduled. */
+export async function insertBatchRows(
+  client: TransactionClient,
+  batch: { readonly batchId: string; readonly tenant: string; readonly correlationId: string | null },
+  rows: readonly BatchRow[],
+): Promise<ReadonlySet<string>> {
+  const requested = rows.map(({ verdict, behind }) =>
+    verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
+  );
+  const column = (value: (job: RequestedJob) => string | number | boolean | null) =>
+    sparseArrayLiteral(requested.map((job) => (job === null ? null : value(job))));
+  const [result] = await client.query<{ scheduled: string[] | null }>(
+    insertText,
+    [
+      batch.batchId,
+      batch.tenant,
+      batch.correlationId,
+      arrayLiteral(rows.map(({ key }) => key)),
+      sparseArrayLiteral(rows.map(({ keySource }) => keySource)),
+      arrayLiteral(rows.map(({ verdict }) => verdict)),
+      sparseArrayLiteral(rows.map(({ jobId }) => jobId)),
+      sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null))),
+      sparseArrayLiteral(rows.map(({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults)))),
+      sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null))),
+      sparseArrayLiteral(rows.map(({ laneId }) => laneId)),
+      column((job) => -job.priority),
+      column((job) => job.queue),
+      column((job) => job.upstream),
+      column((job) => job.partitionKey ?? ''),
+      column((job) => job.method),
+      column((job) => job.path),
+      column((job) => (job.headers === null ? null : JSON.stringify(job.headers))),
+      column((job) => job.body),
+      column((job) => job.bodyIsText),
+      column((job) => job.cost),
+      column((job) => job.maxAttempts),
+      column((job) => job.payloadVersion),
+      column((job) => job.expiresAt),
+    ],
+    'insert-batch-rows',
+  );
+  return new Set(result!.scheduled ?? []);
+}
+
+/** Stands, on its way to the statement, for the state of a job whose rows are gone: null is that of a new job. */
+const gone = 'gone';
+
+/**
+ * The batch's creation is the one "now" of all its rows. `unnest` gives rows in the order of the arrays, so `job_seq` follows
+ * the order of the items.
+ */
+const insertText = `
+  with batch as materialized (
+    select b.created_at as now from sluice.batches b where b.id = $1),
+  item as materialized (
+    select u.*
+      from unnest($4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::text[], $10::timestamptz[], $11::bigint[],
+                  $12::int[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[],
+                  $20::boolean[], $21::int[], $22::int[], $23::text[], $24::timestamptz[])
+           with ordinality u (key, key_source, verdict, job_id, job_state, errors, run_at, lane_id, rank, queue, upstream,
+                              partition_key, method, path, headers, body, body_is_text, cost, max_attempts,
+                              payload_version, expires_at, place)),
+  job as (
+    insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, partition_key, idempotency_key,
+                             key_source, method, path, headers, body, body_is_text, cost, max_attempts, payload_version,
+                             correlation_id, run_at, expires_at, created_at)
+    select i.job_id, $2, $1, i.lane_id, i.rank, nextval('sluice.job_seq'), i.queue, i.upstream, i.partition_key, i.key,
+           i.key_source, i.method, i.path, i.headers, i.body, i.body_is_text, i.cost, i.max_attempts, i.payload_version,
+           $3, i.run_at, i.expires_at, b.now
+      from item i cross join batch b
+     where i.verdict = 'accepted'
+    returning id, lane_id, rank, seq, cost, run_at, expires_at, created_at),
+  ready as (
+    insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
+    select j.lane_id, j.rank, j.seq, j.id, j.cost, j.expires_at, j.created_at
+      from job j where j.run_at is null or j.run_at <= j.created_at
+    returning lane_id),
+  parked as (
+    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, due_at, cost, expires_at)
+    select j.id, j.lane_id, j.rank, j.seq, 'scheduled', j.run_at, j.cost, j.expires_at
+      from job j where j.run_at > j.created_at
+    returning job_id),
+  stored_item as (
+    insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors)
+    select $1, i.place - 1, i.key, i.key_source, i.verdict, i.job_id,
+           case when i.job_id is null or i.verdict = 'conflict' then null
+                else nullif(coalesce(i.job_state, case when i.run_at > b.now then 'scheduled' else 'ready' end),
+                            '${gone}') end,
+           i.errors
+      from item i cross join batch b),
+  woken as materialized (
+    select array_agg(distinct r.lane_id) as lanes from ready r)
+  select (select array_agg(p.job_id) from parked p) as scheduled,
+         case when w.lanes is not null then sluice.wake_lanes(w.lanes, clock_timestamp()) end,
+         case when w.lanes is not null then pg_notify('sluice_work', '') end
+    from woken w`;

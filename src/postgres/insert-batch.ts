@@ -1,0 +1,183 @@
+/**
+ * Intake: all of a batch in one transaction, in a fixed number of statements whatever its size. The order of the steps is the
+ * lock order of all intakes: groups (definitions' lock, shared), keys, the batch row, lanes.
+ *
+ * Invariants: a key is taken and its job is there in the same commit, or neither; of concurrent batches with one key exactly
+ * one accepts it, the others wait for its commit and find the key known; keys go in sorted, so that two batches never wait
+ * for each other in a ring; verdicts are matched by key, never by the order of rows; a number of `job_seq` is taken only for
+ * an accepted item, in their order.
+ */
+import { v7 as newId } from 'uuid';
+import type { Fault } from '../domain/errors.ts';
+import type { KeyVerdict } from '../domain/idempotency.ts';
+import type { BatchVerdict, ItemVerdict, RequestKey, SubmittedItem } from '../domain/submission.ts';
+import type { Database } from './database.ts';
+import { type BatchRow, insertBatchRows } from './insert-batch-rows.ts';
+import { ensureLaneGroups } from './lane-groups.ts';
+import { ensureLanes, laneName } from './lanes.ts';
+import { type TakenKeys, takeKeys } from './take-keys.ts';
+import { inTransaction, type TransactionClient } from './transaction.ts';
+
+export interface BatchToInsert {
+  readonly tenant: string;
+  readonly correlationId: string | null;
+  readonly requestKey: RequestKey | null;
+  /** In order. An item without a job, or with faults, cannot be accepted; with a job it may still be a duplicate. */
+  readonly items: readonly SubmittedItem[];
+}
+
+export type InsertedBatch =
+  | { readonly kind: 'inserted'; readonly batch: BatchVerdict }
+  /** Another request took the request key first. Nothing was stored. */
+  | { readonly kind: 'request_key_taken' }
+  /** A queue or upstream that an acceptable item names is not defined (any more). Nothing was stored. */
+  | { readonly kind: 'undefined_lane_group' };
+
+/** Stores the batch and says what became of each item; durable when it returns. */
+export async function insertBatch(database: Database, batch: BatchToInsert): Promise<InsertedBatch> {
+  try {
+    const inserted = await inTransaction(database, (client) => insertAll(client, batch));
+    return { kind: 'inserted', batch: inserted };
+  } catch (error) {
+    if (error instanceof NothingStored) return { kind: error.kind };
+    throw error;
+  }
+}
+
+/** Rolls back. */
+class NothingStored extends Error {
+  readonly kind: 'request_key_taken' | 'undefined_lane_group';
+  constructor(kind: NothingStored['kind']) {
+    super(kind);
+    this.kind = kind;
+  }
+}
+
+async function insertAll(client: TransactionClient, batch: BatchToInsert): Promise<BatchVerdict> {
+  const { tenant, correlationId, items } = batch;
+  const batchId = newId();
+  const groups = await findGroups(client, items);
+  const taken = await takeKeys(client, tenant, items);
+  const createdAt = await insertBatchRow(client, batchId, batch, taken.verdicts);
+  const laneIds = await findLanes(client, tenant, items, taken, groups);
+  const rows = items.map((item, index) => toRow(item, index, items, taken, laneIds[index]!));
+  const scheduled = await insertBatchRows(client, { batchId, tenant, correlationId }, rows);
+  return { batchId, createdAt, correlationId, items: rows.map((row, index) => toVerdict(row, index, scheduled)) };
+}
+
+async function insertBatchRow(
+  client: TransactionClient,
+  batchId: string,
+  { tenant, correlationId, requestKey }: BatchToInsert,
+  verdicts: readonly KeyVerdict[],
+): Promise<Date> {
+  const counts = { accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
+  for (const { verdict } of verdicts) counts[verdict] += 1;
+  const [row] = await client.query<{ created_at: Date }>(
+    `insert into sluice.batches (id, tenant, correlation_id, request_key, request_fingerprint,
+                                 total, accepted, duplicate, conflict, rejected)
+     values ($1, $2, $3, $4, decode($5, 'hex'), $6, $7, $8, $9, $10)
+         on conflict (tenant, request_key) where request_key is not null do nothing
+     returning created_at`,
+    [
+      batchId,
+      tenant,
+      correlationId,
+      requestKey?.key ?? null,
+      requestKey?.fingerprint ?? null,
+      verdicts.length,
+      counts.accepted,
+      counts.duplicate,
+      counts.conflict,
+      counts.rejected,
+    ],
+    'insert-batch',
+  );
+  // A twin that was first: the insert has waited for its commit.
+  if (row === undefined) throw new NothingStored('request_key_taken');
+  return row.created_at;
+}
+
+/** Ids of the groups that acceptable items go to, by queue and upstream. */
+async function findGroups(client: TransactionClient, items: readonly SubmittedItem[]): Promise<Map<string, number>> {
+  const keys = new Map<string, { queue: string; upstream: string }>();
+  for (const { job, faults } of items) {
+    if (job !== null && faults.length === 0) keys.set(groupName(job), { queue: job.queue, upstream: job.upstream });
+  }
+  if (keys.size === 0) return new Map();
+  const ids = await ensureLaneGroups(client, [...keys.values()]);
+  return new Map(
+    [...keys.keys()].map((name, place) => {
+      const id = ids[place];
+      if (id === null || id === undefined) throw new NothingStored('undefined_lane_group');
+      return [name, id];
+    }),
+  );
+}
+
+/** Names have no slash. */
+function groupName({ queue, upstream }: { readonly queue: string; readonly upstream: string }): string {
+  return `${queue}/${upstream}`;
+}
+
+/** The lane of each accepted item, made where missing and locked; null for the others. */
+async function findLanes(
+  client: TransactionClient,
+  tenant: string,
+  items: readonly SubmittedItem[],
+  { verdicts }: TakenKeys,
+  groups: ReadonlyMap<string, number>,
+): Promise<Array<number | null>> {
+  const keys: Array<{ groupId: number; partitionKey: string }> = [];
+  const places = new Map<string, number>();
+  const placeOf = items.map(({ job }, index) => {
+    if (verdicts[index]!.verdict !== 'accepted') return null;
+    const key = { groupId: groups.get(groupName(job!))!, partitionKey: job!.partitionKey ?? '' };
+    const name = laneName(key);
+    const place = places.get(name) ?? keys.push(key) - 1;
+    places.set(name, place);
+    return place;
+  });
+  if (keys.length === 0) return placeOf;
+  const ids = await ensureLanes(client, tenant, keys);
+  return placeOf.map((place) => (place === null ? null : ids[place]!));
+}
+
+function toRow(
+  { key, keySource, faults }: SubmittedItem,
+  index: number,
+  items: readonly SubmittedItem[],
+  { verdicts, jobIds }: TakenKeys,
+  laneId: number | null,
+): BatchRow {
+  const decided = verdicts[index]!;
+  const { verdict } = decided;
+  const base = { key, keySource, verdict, laneId, jobId: null, behind: null, faults };
+  if (verdict === 'rejected') return base;
+  if (verdict === 'accepted') {
+    return { ...base, jobId: jobIds[index]!, behind: { kind: 'new', job: items[index]!.job! }, faults: [] };
+  }
+  const found = { ...base, faults: verdict === 'conflict' ? [reusedKey(index)] : [] };
+  if ('known' in decided) {
+    const { jobId, jobState } = decided.known;
+    return { ...found, jobId, behind: { kind: 'stored', state: jobState } };
+  }
+  return { ...found, jobId: jobIds[decided.first]!, behind: { kind: 'new', job: items[decided.first]!.job! } };
+}
+
+function reusedKey(index: number): Fault {
+  return {
+    pointer: `/items/${index}/idempotency_key`,
+    code: 'idempotency_key_reused',
+    message:
+      'the key is known with another request; the first job is untouched. Send a changed request under a new key',
+  };
+}
+
+function toVerdict(row: BatchRow, index: number, scheduled: ReadonlySet<string>): ItemVerdict {
+  const { key, keySource, verdict, jobId, behind, faults } = row;
+  let jobState: ItemVerdict['jobState'] = null;
+  if (behind?.kind === 'stored') jobState = behind.state;
+  else if (behind !== null) jobState = scheduled.has(jobId!) ? 'scheduled' : 'ready';
+  return { index, key, keySource, verdict, jobId, jobState: verdict === 'conflict' ? null : jobState, faults };
+}

@@ -1,0 +1,115 @@
+/**
+ * Batches as they stand: the row, the states of the jobs behind it, and its items. Nothing is counted when a job ends; a
+ * reader pays, by primary keys, for the items of the one batch it asks for.
+ * Jobs behind a batch are those of its accepted and duplicate items, each once. Index used: batch_items_pkey, and those of
+ * job-state.ts.
+ */
+import type { Fault } from '../domain/errors.ts';
+import type { JobState, KeySource, Verdict } from '../domain/job.ts';
+import type { Database } from './database.ts';
+import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
+
+export interface StoredBatch {
+  readonly batchId: string;
+  readonly correlationId: string | null;
+  readonly createdAt: Date;
+  /** Items by verdict. */
+  readonly counts: Readonly<Record<'total' | Verdict, number>>;
+}
+
+/** null: the tenant has no such batch. */
+export async function readBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch | null> {
+  const [row] = await database.query<
+    { correlation_id: string | null; created_at: Date } & Readonly<Record<'total' | Verdict, number>>
+  >(
+    `select b.correlation_id, b.created_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected
+       from sluice.batches b where b.id = $1 and b.tenant = $2`,
+    [batchId, tenant],
+    'read-batch',
+  );
+  if (row === undefined) return null;
+  const { correlation_id: correlationId, created_at: createdAt, total, accepted, duplicate, conflict, rejected } = row;
+  return { batchId, correlationId, createdAt, counts: { total, accepted, duplicate, conflict, rejected } };
+}
+
+export interface JobCount {
+  /** null: ended long ago, its rows are gone. */
+  readonly state: StoredState;
+  readonly count: number;
+  /** When the last of them ended; null: none has. */
+  readonly lastEndedAt: Date | null;
+}
+
+/** The jobs behind a batch by state, in one snapshot. */
+export async function countBatchJobs(database: Database, batchId: string): Promise<JobCount[]> {
+  const rows = await database.query<{ state: StoredState; count: number; last_ended_at: Date | null }>(
+    `select s.state, count(*)::int as count, max(s.ended_at) as last_ended_at
+       from (select ${stateOfRows} as state, done.ended_at
+               from (select distinct i.job_id from sluice.batch_items i
+                      where i.batch_id = $1 and i.verdict in ('accepted', 'duplicate')) behind
+               ${jobRows('behind.job_id')}) s
+      group by s.state`,
+    [batchId],
+    'count-batch-jobs',
+  );
+  return rows.map(({ state, count, last_ended_at: lastEndedAt }) => ({ state, count, lastEndedAt }));
+}
+
+export interface StoredItem {
+  readonly index: number;
+  readonly key: string | null;
+  readonly keySource: KeySource | null;
+  readonly verdict: Verdict;
+  readonly jobId: string | null;
+  /** As it is now; null: there is none, it is a conflict's, or its rows are gone. */
+  readonly jobState: StoredState;
+  readonly responseStatus: number | null;
+  readonly faults: readonly Fault[];
+}
+
+export interface ItemFilter {
+  readonly verdict: Verdict | null;
+  readonly state: JobState | null;
+  /** Items after this index; -1: from the start. */
+  readonly after: number;
+  readonly limit: number;
+}
+
+/** The items of a batch in their order, as many as `limit`. */
+export async function readBatchItems(
+  database: Database,
+  batchId: string,
+  { verdict, state, after, limit }: ItemFilter,
+): Promise<StoredItem[]> {
+  const rows = await database.query<{
+    index: number;
+    idempotency_key: string | null;
+    key_source: KeySource | null;
+    verdict: Verdict;
+    job_id: string | null;
+    state: StoredState;
+    status: number | null;
+    errors: string | null;
+  }>(
+    `select s.* from (
+       select i.index, i.idempotency_key, i.key_source, i.verdict, i.job_id, i.errors,
+              case when i.verdict <> 'conflict' then ${stateOfRows} end as state,
+              case when i.verdict <> 'conflict' then done.status end as status
+         from sluice.batch_items i ${jobRows('i.job_id')}
+        where i.batch_id = $1 and i.index > $2 and ($3::text is null or i.verdict = $3)) s
+      where $4::text is null or s.state = $4
+      order by s.index limit $5`,
+    [batchId, after, verdict, state, limit],
+    'read-batch-items',
+  );
+  return rows.map((row) => ({
+    index: row.index,
+    key: row.idempotency_key,
+    keySource: row.key_source,
+    verdict: row.verdict,
+    jobId: row.job_id,
+    jobState: row.state,
+    responseStatus: row.status,
+    faults: row.errors === null ? [] : (JSON.parse(row.errors) as Fault[]),
+  }));
+}

@@ -1,0 +1,107 @@
+/**
+ * Which keys of a batch are new, and what the store knows of the others. Whoever inserts a key first has it; a concurrent
+ * batch with the same key waits for that commit and then finds it known, so of equal posts exactly one is accepted. Keys go
+ * in sorted: two batches that share several keys never wait for each other in a ring.
+ * Index used: idempotency_keys_pkey. At most two statements.
+ */
+import { v7 as newId } from 'uuid';
+import { firstOfEachKey, type KeyVerdict, type KnownKey, keyVerdicts } from '../domain/idempotency.ts';
+import type { SubmittedItem } from '../domain/submission.ts';
+import { arrayLiteral } from './array-literal.ts';
+import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
+import type { TransactionClient } from './transaction.ts';
+
+/** A verdict per item, and the ids of the jobs to make (null where none is to be made). */
+export interface TakenKeys {
+  readonly verdicts: readonly KeyVerdict[];
+  readonly jobIds: ReadonlyArray<string | null>;
+}
+
+/**
+ * Takes the keys of all items that can be accepted, for new jobs. Nothing else may be stored under them before the
+ * transaction ends.
+ */
+export async function takeKeys(
+  client: TransactionClient,
+  tenant: string,
+  items: readonly SubmittedItem[],
+): Promise<TakenKeys> {
+  const keyed = items.map(({ job, faults }) =>
+    job === null ? null : { key: job.key, fingerprint: job.fingerprint, acceptable: faults.length === 0 },
+  );
+  const jobIds: Array<string | null> = items.map(() => null);
+  const firstOf = firstOfEachKey(keyed);
+  const firsts = [...firstOf];
+  // Ids before the sort, so that they ascend with the order of the items.
+  for (const [, position] of firsts) jobIds[position] = newId();
+  firsts.sort(([a], [b]) => (a < b ? -1 : 1));
+  const taken = await insertNewKeys(client, tenant, firsts, items, jobIds);
+  const onlyAsked = keyed.flatMap((item) => (item === null || firstOf.has(item.key) ? [] : [item.key]));
+  if (taken === firsts.length && onlyAsked.length === 0) {
+    return { verdicts: keyVerdicts(keyed, new Map()), jobIds };
+  }
+
+  const known = await readKnownKeys(client, tenant, [
+    ...firsts.map(([key, position]) => [key, jobIds[position] ?? null] as const),
+    ...[...new Set(onlyAsked)].map((key) => [key, null] as const),
+  ]);
+  const knownFirsts = firsts.filter(([key]) => known.has(key)).length;
+  if (taken + knownFirsts < firsts.length) throw new KeyForgottenError();
+  return { verdicts: keyVerdicts(keyed, known), jobIds };
+}
+
+/** How many of the keys were new. A key that another transaction has just put in is waited for. */
+async function insertNewKeys(
+  client: TransactionClient,
+  tenant: string,
+  firsts: ReadonlyArray<readonly [key: string, position: number]>,
+  items: readonly SubmittedItem[],
+  jobIds: ReadonlyArray<string | null>,
+): Promise<number> {
+  if (firsts.length === 0) return 0;
+  const [row] = await client.query<{ taken: number }>(
+    `with taken as (
+       insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)
+       select $1, u.key, decode(u.fingerprint, 'hex'), u.job_id
+         from unnest($2::text[], $3::text[], $4::uuid[]) u (key, fingerprint, job_id)
+           on conflict (tenant, key) do nothing returning 1)
+     select count(*)::int as taken from taken`,
+    [
+      tenant,
+      arrayLiteral(firsts.map(([key]) => key)),
+      arrayLiteral(firsts.map(([, position]) => items[position]!.job!.fingerprint)),
+      arrayLiteral(firsts.map(([, position]) => jobIds[position] ?? null)),
+    ],
+    'take-keys',
+  );
+  return row!.taken;
+}
+
+/** Those of the keys that belong to another job than the one given with them. */
+async function readKnownKeys(
+  client: TransactionClient,
+  tenant: string,
+  keys: ReadonlyArray<readonly [key: string, ownJobId: string | null]>,
+): Promise<Map<string, KnownKey>> {
+  const rows = await client.query<{ key: string; fingerprint: string; job_id: string; state: StoredState }>(
+    `select k.key, encode(k.fingerprint, 'hex') as fingerprint, k.job_id, ${stateOfRows} as state
+       from unnest($2::text[], $3::uuid[]) u (key, job_id)
+       join sluice.idempotency_keys k on k.tenant = $1 and k.key = u.key
+       ${jobRows('k.job_id')}
+      where k.job_id is distinct from u.job_id`,
+    [tenant, arrayLiteral(keys.map(([key]) => key)), arrayLiteral(keys.map(([, jobId]) => jobId))],
+    'read-known-keys',
+  );
+  return new Map(
+    rows.map(({ key, fingerprint, job_id: jobId, state: jobState }) => [key, { fingerprint, jobId, jobState }]),
+  );
+}
+
+class KeyForgottenError extends Error {
+  /** SQLSTATE serialization_failure: `inTransaction` runs the work again. */
+  readonly code = '40001';
+  constructor() {
+    super('a key expired between two statements of an intake');
+    this.name = 'KeyForgottenError';
+  }
+}

@@ -142,7 +142,8 @@ CREATE TABLE "sluice"."lanes" (
 	"partition_key" text COLLATE "C" NOT NULL,
 	"next_at" timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
 	"closed_by" text,
-	"closed_name" text
+	"closed_name" text,
+	"emptied_at" timestamp with time zone
 );
 --> statement-breakpoint
 CREATE TABLE "sluice"."parked_jobs" (

@@ -585,7 +585,7 @@ begin
         elsif exists (select 1 from sluice.ready_jobs x where x.lane_id = l_id) then
           v_busy := true;
         else
-          update sluice.lanes x set next_at = 'infinity', closed_by = 'empty', closed_name = null where x.id = l_id;
+          update sluice.lanes x set next_at = 'infinity', closed_by = 'empty', closed_name = null, emptied_at = v_now where x.id = l_id;
         end if;
       end loop;
     end loop;

@@ -128,6 +128,8 @@ export const lanes = sluice.table(
     nextAt: instant('next_at').notNull().default(clock),
     closedBy: text('closed_by'),
     closedName: text('closed_name'),
+    /** Since when it has had nothing due; told by the claim that found it so. */
+    emptiedAt: instant('emptied_at'),
   },
   (t) => [
     uniqueIndex('lanes_group_partition_tenant').on(t.groupId, t.partitionKey, t.tenant),

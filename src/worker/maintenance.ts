@@ -7,6 +7,7 @@ import { decideSettlement } from '../domain/settle.ts';
 import type { Database } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
 import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
+import { newSweepCursor, type SweepCursor, sweepCooldowns, sweepLanes, sweepWindows } from '../postgres/sweep.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from './wake-signal.ts';
@@ -15,6 +16,12 @@ const mostOrphans = 500;
 const mostWorkers = 50;
 /** With the lease this is how long a job of a dead worker waits. */
 const intervalMs = 1_000;
+/** Sweeping is housekeeping: every this many rounds, a bounded piece of each table. */
+const roundsPerSweep = 30;
+const mostSwept = 1_000;
+/** A lane that comes back within this time is not made anew each time. */
+const idleLaneSeconds = 600;
+const oldCooldownSeconds = 86_400;
 
 export interface MaintenanceOptions {
   readonly database: Database;
@@ -27,6 +34,22 @@ export interface MaintenanceCounts {
   /** Jobs whose worker's lease had run out, given back or ended. */
   readonly reaped: number;
   readonly workersSwept: number;
+}
+
+/** What a sweep took away. */
+export interface SweepCounts {
+  readonly lanes: number;
+  readonly windows: number;
+  readonly cooldowns: number;
+}
+
+/** One bounded sweep of what idleness left behind; `cursor` remembers where the next one goes on. */
+export async function sweepOnce(database: Database, cursor: SweepCursor): Promise<SweepCounts> {
+  return {
+    lanes: await sweepLanes(database, cursor, { idleSeconds: idleLaneSeconds, most: mostSwept }),
+    windows: await sweepWindows(database, cursor, { most: mostSwept }),
+    cooldowns: await sweepCooldowns(database, { idleSeconds: oldCooldownSeconds, most: mostSwept }),
+  };
 }
 
 /** One bounded round. */
@@ -93,11 +116,13 @@ export class Maintenance {
   }
 
   async #run(): Promise<void> {
-    const { logger } = this.#options;
-    while (!this.#stopped) {
+    const { logger, database } = this.#options;
+    const cursor = newSweepCursor();
+    for (let round = 1; !this.#stopped; round += 1) {
       try {
         const counts = await runMaintenanceOnce(this.#options);
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
+        if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');
       } catch (err) {
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }

@@ -30,8 +30,9 @@ export class AnswerBody {
   /** @param secrets as `blottable` gives them */
   constructor(secrets: readonly string[]) {
     this.#secrets = secrets;
-    // A secret that lies across the end of the excerpt must be seen whole, or its first part would stay.
-    this.#mostKept = excerptBytes + (secrets[0] === undefined ? 0 : Buffer.byteLength(secrets[0]));
+    // What lies across the end of the excerpt must be seen whole: of a secret the first part would stay, and whether a
+    // character is cut in two shows in the byte after.
+    this.#mostKept = excerptBytes + Math.max(1, secrets[0] === undefined ? 0 : Buffer.byteLength(secrets[0]));
   }
 
   /** false: as much as is read of any body has been read. */

@@ -1,13 +1,13 @@
 /**
  * Puts the HTTP side together: framework, checks, errors, log line, OpenAPI, routes. No route may be registered without a
- * scope (auth.ts) or with query parameters that are not listed (below).
+ * scope (auth.ts) or with query parameters that are not listed (request-validation.ts).
  */
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance, LogController } from 'fastify';
 import { serializerCompiler } from 'fastify-type-provider-zod';
-import { z } from 'zod';
 import type { DefinitionStore } from '../application/definitions.ts';
+import { createReadinessCheck } from '../application/readiness.ts';
 import { type Fault, ProblemError } from '../domain/errors.ts';
 import type { Database } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
@@ -17,12 +17,13 @@ import { addAuth } from './auth.ts';
 import { createErrorHandler } from './error-handler.ts';
 import { addOpenApi } from './openapi.ts';
 import { problemDocument, problemMediaType } from './problem-details.ts';
-import { createReadinessCheck } from './readiness.ts';
 import { addRequestLog } from './request-log.ts';
-import { requestValidator } from './request-validation.ts';
+import { refuseUnknownParameters, requestValidator } from './request-validation.ts';
 import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
 import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
+import { batchRoutes } from './routes/batches.ts';
 import { healthRoutes } from './routes/health.ts';
+import { jobRoutes } from './routes/jobs.ts';
 
 /** The largest body of a request, in bytes: 16 MiB. */
 export const bodyLimitBytes = 16 * 1_048_576;
@@ -79,7 +80,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   addRequestLog(app, logger);
   openDocs(app);
   addAuth(app, { adminKey: deps.adminKey });
-  refuseUnknownParameters(app);
+  refuseUnknownParameters(app, docsPath);
   addOpenApi(app);
 
   const readiness = createReadinessCheck({
@@ -91,6 +92,8 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     healthRoutes(scope, { readiness });
     adminDefinitionRoutes(scope, deps);
     adminRateWindowRoutes(scope, deps);
+    batchRoutes(scope, deps);
+    jobRoutes(scope, deps);
   });
   return app;
 }
@@ -118,24 +121,12 @@ function refuseWhenClosing(app: FastifyInstance): () => Fault[] {
   return () => (closing ? [{ code: 'shutting_down', message: 'the process is shutting down' }] : []);
 }
 
-/** The reader's own routes are not ours to give a scope. */
+/** The reader's own routes are registered by its package: scope and parameters are not its business. */
+const docsPath = /^\/docs(\/|$)/;
+
 function openDocs(app: FastifyInstance): void {
   app.addHook('onRoute', (route) => {
-    if (/^\/docs(\/|$)/.test(route.url)) route.config = { ...route.config, scope: 'open' };
-  });
-}
-
-const noParameters = z.strictObject({});
-
-/** Query parameters that a route does not list are errors, so every list is strict. */
-function refuseUnknownParameters(app: FastifyInstance): void {
-  app.addHook('onRoute', (route) => {
-    if (route.schema?.hide) return;
-    const { querystring = noParameters } = route.schema ?? {};
-    if (!(querystring instanceof z.ZodObject) || !(querystring.def.catchall instanceof z.ZodNever)) {
-      throw new Error(`${route.method} ${route.url}: its query parameters must be a strict object`);
-    }
-    route.schema = { ...route.schema, querystring };
+    if (docsPath.test(route.url)) route.config = { ...route.config, scope: 'open' };
   });
 }
 

@@ -2,8 +2,8 @@
  * Checks what a request brings against the route's zod schemas and reports every fault with a JSON pointer. Faults in the
  * body point into the body; faults elsewhere start with /query, /params or /headers.
  */
-import type { FastifySchemaCompiler } from 'fastify';
-import type { z } from 'zod';
+import type { FastifyInstance, FastifySchemaCompiler } from 'fastify';
+import { z } from 'zod';
 import { ProblemError } from '../domain/errors.ts';
 import { checkShape } from '../domain/schema-faults.ts';
 
@@ -30,3 +30,20 @@ export const requestValidator: FastifySchemaCompiler<unknown> = ({ schema, httpP
  */
 export const validatorButForBody: FastifySchemaCompiler<unknown> = (part) =>
   part.httpPart === 'body' ? (value) => ({ value }) : requestValidator(part);
+
+const noParameters = z.strictObject({});
+
+/**
+ * Query parameters that a route does not list are errors, so each list must be a strict object; one that is not cannot be
+ * registered. @param except paths of routes that are not ours
+ */
+export function refuseUnknownParameters(app: FastifyInstance, except?: RegExp): void {
+  app.addHook('onRoute', (route) => {
+    if (except?.test(route.url)) return;
+    const { querystring = noParameters } = route.schema ?? {};
+    if (!(querystring instanceof z.ZodObject) || !(querystring.def.catchall instanceof z.ZodNever)) {
+      throw new Error(`${route.method} ${route.url}: its query parameters must be a strict object`);
+    }
+    route.schema = { ...route.schema, querystring };
+  });
+}

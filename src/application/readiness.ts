@@ -3,6 +3,7 @@
  * does not come in time counts as a loss; so a loss shows within 5 seconds, and so does a recovery.
  */
 import type { Fault } from '../domain/errors.ts';
+import { checkWritable } from '../postgres/check-writable.ts';
 import type { Database } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
 
@@ -10,9 +11,8 @@ import type { Clock } from '../system/clock.ts';
 const believedMs = 1_000;
 /** How long one is waited for; with the time above it stays under the 5 s in which a loss must show. */
 const patienceMs = 3_500;
-
-/** Writes nothing, but is refused by a server that is read-only: that is a loss too (a fail-over left us behind). */
-const question = 'update sluice.definition_version set version = version where false';
+/** How long a connection may owe the answer before it is given up; the rest of the patience is for getting one. */
+const queryMs = 3_000;
 
 export interface ReadinessOptions {
   readonly database: Database;
@@ -43,7 +43,7 @@ export function createReadinessCheck({ database, clock, ownFaults }: ReadinessOp
 
 async function databaseFaults(database: Database, clock: Clock): Promise<Fault[]> {
   const decided = new AbortController();
-  const answer = database.query(question).then(
+  const answer = checkWritable(database, queryMs).then(
     () => [],
     () => [{ code: 'database_unavailable', message: 'PostgreSQL cannot be used' }],
   );

@@ -31,7 +31,8 @@ export interface Exit {
 export interface Replica {
   /** `http://…`, without a slash at the end. */
   readonly url: string;
-  readonly workerId: string;
+  /** null: it runs no worker. */
+  readonly workerId: string | null;
   readonly pid: number;
   readonly exited: Promise<Exit>;
   kill(signal: NodeJS.Signals): void;
@@ -115,13 +116,15 @@ async function stop(child: ChildProcess, exited: Promise<Exit>, graceMs: number)
 
 interface ReadyLine {
   readonly address: string;
-  readonly worker_id: string;
+  readonly worker_id: string | null;
 }
 
 function readyLine(line: string): ReadyLine | undefined {
   if (!line.includes('"ready"')) return undefined;
   const { msg, address, worker_id } = JSON.parse(line) as Record<string, unknown>;
-  return msg === 'ready' ? { address: String(address), worker_id: String(worker_id) } : undefined;
+  return msg === 'ready'
+    ? { address: String(address), worker_id: worker_id === null ? null : String(worker_id) }
+    : undefined;
 }
 
 function forEachLine(child: ChildProcess, onLine: (line: string) => void): void {

@@ -39,12 +39,12 @@ export function proofTable(proof: Proof, log: RequestLog): string {
   const ok = (holds: boolean) => (holds ? 'ok' : 'WRONG');
   const calls = log.summary();
   const rows = [
-    [`most starts in any ${periodMs} ms`, mostStarts, `of ${limit} allowed`, ok(mostStarts <= limit)],
-    ['keys accepted', keys, `${calls.effects} effects at the upstream`, ok(calls.effects === keys && keys > 0)],
-    ['lost', lost.length, named(lost), ok(lost.length === 0)],
-    ['done twice', doubled.length, named(doubled), ok(doubled.length === 0)],
-    ['done unasked', strange.length, named(strange), ok(strange.length === 0)],
-    ['calls', calls.requests, callsInWords(calls), ''],
+    [ok(mostStarts <= limit), `most starts in any ${periodMs} ms`, mostStarts, `of ${limit} allowed`],
+    [ok(calls.effects === keys && keys > 0), 'effects', calls.effects, `of ${keys} keys accepted`],
+    [ok(lost.length === 0), 'lost', lost.length, named(lost)],
+    [ok(doubled.length === 0), 'done twice', doubled.length, named(doubled)],
+    [ok(strange.length === 0), 'done unasked', strange.length, named(strange)],
+    ['', 'calls', calls.requests, callsInWords(calls)],
   ];
   return table(rows);
 }
@@ -53,8 +53,8 @@ export function proofTable(proof: Proof, log: RequestLog): string {
 export function spreadTable(calls: ReadonlyMap<string, number>, replicas: readonly Replica[]): string {
   const rest = new Map(calls);
   const rows = replicas.map(({ url, workerId }): [string, number] => {
-    const count = rest.get(workerId) ?? 0;
-    rest.delete(workerId);
+    const count = rest.get(workerId ?? '') ?? 0;
+    rest.delete(workerId ?? '');
     return [url, count];
   });
   return table([...rows, ...rest]);

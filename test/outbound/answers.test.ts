@@ -238,6 +238,12 @@ t.test('interim answers are passed over', async (t) => {
   t.notOk('retry-after' in final.headers);
 });
 
+t.test('an interim answer is none, if nothing follows it', async (t) => {
+  const upstream = await rawUpstream(t, ({ socket }) => socket.end('HTTP/1.1 103 X\r\n\r\n'));
+  const { send } = setupSender(t);
+  t.match(await send({ url: upstream.url() }), { kind: 'no_answer', reason: 'reset' });
+});
+
 t.test('what is no HTTP is no answer', async (t) => {
   const upstream = await rawUpstream(t, ({ socket }) => socket.write('SSH-2.0-OpenSSH_9.7\r\n'));
   const { send } = setupSender(t);

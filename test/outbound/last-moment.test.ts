@@ -137,7 +137,7 @@ t.test('a call that was cancelled before it was made opens no connection', async
 
 t.test('a call that is cancelled, or late, while its connection opens is not sent when it is open', async (t) => {
   const upstream = await rawUpstream(t, ({ socket }) => socket.write(answer(200)));
-  for (const how of ['cancelled', 'timeout', 'connect_timeout'] as const) {
+  for (const [index, how] of (['cancelled', 'timeout', 'connect_timeout'] as const).entries()) {
     const opening = pausedLookup();
     const { send } = setupSender(t, { lookup: opening.lookup, connectionsPerOrigin: 1 });
     const controller = new AbortController();
@@ -154,6 +154,7 @@ t.test('a call that is cancelled, or late, while its connection opens is not sen
     const next = await send({ url: upstream.url('/control', 'slow.test') });
     t.equal(next.kind, 'answered');
     t.notMatch(upstream.received(), how);
+    t.equal(upstream.connections.length, index + 1, 'the connection that was opened for it served the next');
   }
 });
 

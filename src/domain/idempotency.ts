@@ -43,13 +43,13 @@ export interface FingerprintedRequest {
  * not is left out; empty headers count as none, since they make the same call.
  */
 export function fingerprint({ upstream, method, path, headers, body }: FingerprintedRequest): string {
-  const members: Record<string, unknown> = { upstream, method, path };
-  if (headers !== null && Object.keys(headers).length > 0) members.headers = headers;
-  if (body !== null) {
-    if ('text' in body) members.body_text = body.text;
-    else members.body = body.json;
-  }
-  return createHash('sha256').update(canonicalJson(members)).digest('hex');
+  // Written out in the order that the RFC gives these names, because this runs for every item.
+  let form = '{';
+  if (body !== null)
+    form += 'text' in body ? `"body_text":${canonicalJson(body.text)},` : `"body":${canonicalJson(body.json)},`;
+  if (headers !== null && Object.keys(headers).length > 0) form += `"headers":${canonicalJson(headers)},`;
+  form += `"method":"${method}","path":${canonicalJson(path)},"upstream":${canonicalJson(upstream)}}`;
+  return sha256(form);
 }
 
 /**
@@ -57,8 +57,12 @@ export function fingerprint({ upstream, method, path, headers, body }: Fingerpri
  * the text itself where a number would be changed by parsing, since then the value does not tell two requests apart.
  */
 export function requestFingerprint(text: string, value: unknown): string {
-  const form = holdsLargeNumber(value) ? text : canonicalJson(value);
-  return createHash('sha256').update(form).digest('hex');
+  return sha256(holdsLargeNumber(value) ? text : canonicalJson(value));
+}
+
+/** Hex, of the text in UTF-8. */
+function sha256(text: string): string {
+  return createHash('sha256').update(text).digest('hex');
 }
 
 /** The key of an item that came without one, in a batch that derives keys. */

@@ -8,7 +8,7 @@
 import type { Fault } from '../domain/errors.ts';
 import type { KeySource, Verdict } from '../domain/job.ts';
 import type { RequestedJob } from '../domain/submission.ts';
-import { arrayLiteral, sparseArrayLiteral } from './array-literal.ts';
+import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from './array-literal.ts';
 import type { StoredState } from './job-state.ts';
 import type { TransactionClient } from './transaction.ts';
 
@@ -40,8 +40,8 @@ export async function insertBatchRows(
   const requested = rows.map(({ verdict, behind }) =>
     verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
   );
-  const column = (value: (job: RequestedJob) => string | number | boolean | null) =>
-    sparseArrayLiteral(requested.map((job) => (job === null ? null : value(job))));
+  const values = (value: (job: RequestedJob) => string | number | boolean | null) =>
+    requested.map((job) => (job === null ? null : value(job)));
   const [result] = await client.query<{ scheduled: string[] | null }>(
     insertText,
     [
@@ -50,25 +50,25 @@ export async function insertBatchRows(
       batch.correlationId,
       arrayLiteral(rows.map(({ key }) => key)),
       sparseArrayLiteral(rows.map(({ keySource }) => keySource)),
-      arrayLiteral(rows.map(({ verdict }) => verdict)),
+      repeatedArrayLiteral(rows.map(({ verdict }) => verdict)),
       sparseArrayLiteral(rows.map(({ jobId }) => jobId)),
       sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null))),
       sparseArrayLiteral(rows.map(({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults)))),
       sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null))),
-      sparseArrayLiteral(rows.map(({ laneId }) => laneId)),
-      column((job) => -job.priority),
-      column((job) => job.queue),
-      column((job) => job.upstream),
-      column((job) => job.partitionKey ?? ''),
-      column((job) => job.method),
-      column((job) => job.path),
-      column((job) => (job.headers === null ? null : JSON.stringify(job.headers))),
-      column((job) => job.body),
-      column((job) => job.bodyIsText),
-      column((job) => job.cost),
-      column((job) => job.maxAttempts),
-      column((job) => job.payloadVersion),
-      column((job) => job.expiresAt),
+      repeatedArrayLiteral(rows.map(({ laneId }) => laneId)),
+      repeatedArrayLiteral(values((job) => -job.priority)),
+      repeatedArrayLiteral(values((job) => job.queue)),
+      repeatedArrayLiteral(values((job) => job.upstream)),
+      repeatedArrayLiteral(values((job) => job.partitionKey ?? '')),
+      repeatedArrayLiteral(values((job) => job.method)),
+      repeatedArrayLiteral(values((job) => job.path)),
+      sparseArrayLiteral(values((job) => (job.headers === null ? null : JSON.stringify(job.headers)))),
+      sparseArrayLiteral(values((job) => job.body)),
+      repeatedArrayLiteral(values((job) => job.bodyIsText)),
+      repeatedArrayLiteral(values((job) => job.cost)),
+      sparseArrayLiteral(values((job) => job.maxAttempts)),
+      sparseArrayLiteral(values((job) => job.payloadVersion)),
+      sparseArrayLiteral(values((job) => job.expiresAt)),
     ],
     'insert-batch-rows',
   );
@@ -86,7 +86,13 @@ const insertText = `
   with batch as materialized (
     select b.created_at as now from sluice.batches b where b.id = $1),
   item as materialized (
-    select u.*
+    select u.place, u.key, u.key_source, coalesce(u.verdict, ($6::text[])[1]) as verdict, u.job_id, u.job_state, u.errors,
+           u.run_at, coalesce(u.lane_id, ($11::bigint[])[1]) as lane_id, coalesce(u.rank, ($12::int[])[1]) as rank,
+           coalesce(u.queue, ($13::text[])[1]) as queue, coalesce(u.upstream, ($14::text[])[1]) as upstream,
+           coalesce(u.partition_key, ($15::text[])[1]) as partition_key, coalesce(u.method, ($16::text[])[1]) as method,
+           coalesce(u.path, ($17::text[])[1]) as path, u.headers, u.body,
+           coalesce(u.body_is_text, ($20::boolean[])[1]) as body_is_text, coalesce(u.cost, ($21::int[])[1]) as cost,
+           u.max_attempts, u.payload_version, u.expires_at
       from unnest($4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::text[], $10::timestamptz[], $11::bigint[],
                   $12::int[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[],
                   $20::boolean[], $21::int[], $22::int[], $23::text[], $24::timestamptz[])
@@ -122,7 +128,7 @@ const insertText = `
            i.errors
       from item i cross join batch b),
   woken as materialized (
-    select array_agg(distinct r.lane_id) as lanes from ready r)
+    select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)
   select (select array_agg(p.job_id) from parked p) as scheduled,
          case when w.lanes is not null then sluice.wake_lanes(w.lanes, clock_timestamp()) end,
          case when w.lanes is not null then pg_notify('sluice_work', '') end

@@ -127,7 +127,7 @@ function withLimitCode(fault: Fault): Fault {
 function coverageFaults(limit: RateLimit, known: KnownNames): Fault[] {
   if (limit.upstreams.length + limit.queues.length === 0) {
     const message = 'covers nothing: list at least one name in upstreams or queues';
-    return [{ pointer: '', code: 'limit_covers_nothing', message }];
+    return [{ code: 'limit_covers_nothing', message }];
   }
   const unknown = (kind: 'upstreams' | 'queues', word: 'upstream' | 'queue'): Fault[] =>
     limit[kind].flatMap((name, index) =>

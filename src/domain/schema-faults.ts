@@ -38,7 +38,8 @@ function faultsOf(issue: Issue, schema: z.ZodType, input: unknown, prefix: strin
     return [{ pointer, code: 'invalid', message: `the name ${issue.issues.map((inner) => inner.message).join('; ')}` }];
   }
   const absent = issue.path.length > 0 && valueAt(input, issue.path) === undefined;
-  return [{ pointer, code: absent ? 'required' : 'invalid', message: absent ? 'is required' : messageOf(issue) }];
+  const fault = absent ? { code: 'required', message: 'is required' } : { code: 'invalid', message: messageOf(issue) };
+  return [pointer === '' ? fault : { pointer, ...fault }];
 }
 
 function messageOf(issue: Issue): string {

@@ -33,6 +33,9 @@ const frameworkProblems: Readonly<Record<string, (error: FastifyError, limit: nu
   FST_ERR_MAX_PARAM_LENGTH: () => ['not_found', 'a part of the path is longer than any name can be'],
 };
 
+/** SQLSTATE of a text that PostgreSQL does not take: NUL as text, and `\\u0000` in jsonb. A net under the checks of each route. */
+const unstorableText: ReadonlySet<string> = new Set(['22021', '22P05']);
+
 export function createErrorHandler({ logger, clock }: { logger: Logger; clock: Clock }) {
   return async function handleError(error: unknown, request: FastifyRequest, reply: FastifyReply): Promise<void> {
     const problem = asProblem(error, request.routeOptions?.bodyLimit ?? 0);
@@ -63,6 +66,8 @@ function asProblem(error: unknown, bodyLimit: number): ProblemError {
   }
   if (error instanceof Error) {
     const { code, statusCode } = error as FastifyError;
+    if (unstorableText.has(code))
+      return new ProblemError('invalid_request', 'a text has a character that cannot be kept (NUL)');
     const known = frameworkProblems[code];
     if (known !== undefined) return new ProblemError(...known(error as FastifyError, bodyLimit));
     // Left over: the client broke off its body, or the framework refused the request for a reason with no code of its own.

@@ -17,9 +17,8 @@ const description =
 const tags = [
   { name: 'batches', description: 'Submit batches and follow them' },
   { name: 'jobs', description: 'The calls behind accepted items' },
-  { name: 'receipts', description: 'Evidence of what an upstream answered for a key' },
   { name: 'definitions', description: 'Upstreams, rate limits and queues' },
-  { name: 'operations', description: 'Live state' },
+  { name: 'rate windows', description: 'Live state of rate limits, their audit, and the levers' },
   { name: 'health', description: 'For load balancers and supervisors' },
 ];
 

@@ -5,7 +5,14 @@
  * Rate limits are in columns because the claim reads them; here they come out in the shape of the API like the others.
  */
 import { schemas } from '../domain/check-definitions.ts';
-import type { DefinitionKind, Definitions, Queue, RateLimit, Upstream } from '../domain/definitions.ts';
+import {
+  type DefinitionKind,
+  type Definitions,
+  definitionNamePattern,
+  type Queue,
+  type RateLimit,
+  type Upstream,
+} from '../domain/definitions.ts';
 import type { Database } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
 import type { TransactionClient } from './transaction.ts';
@@ -83,6 +90,8 @@ export async function readStored<K extends DefinitionKind>(
   kind: K,
   name: string,
 ): Promise<Stored<K> | undefined> {
+  // Also because PostgreSQL cannot even be asked for some texts (NUL).
+  if (!definitionNamePattern.test(name)) return undefined;
   const rows = await database.query<StoredRow>(`select d.* from ${sources[kind]} d where d.name = $1`, [name]);
   return rows.map((row) => storedOf(kind, row))[0];
 }

@@ -14,7 +14,7 @@ import {
   setPaused,
 } from '../../application/manage-definitions.ts';
 import { schemas } from '../../domain/check-definitions.ts';
-import type { DefinitionKind } from '../../domain/definitions.ts';
+import { type DefinitionKind, definitionName } from '../../domain/definitions.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import type { Stored } from '../../postgres/definitions.ts';
 import { readUpstreamCooldowns } from '../../postgres/upstream-cooldowns.ts';
@@ -60,7 +60,7 @@ function addKind(app: FastifyInstance, deps: DefinitionDependencies, kind: Defin
     },
     async (request) => {
       const { cursor, limit } = request.query;
-      const after = decodeCursor(z.string(), cursor) ?? '';
+      const after = decodeCursor(definitionName, cursor) ?? '';
       const { items, next } = await listDefinitions(deps, kind, { after, limit });
       return { items: await show(deps, kind, items), next_cursor: next === null ? null : encodeCursor(next) };
     },

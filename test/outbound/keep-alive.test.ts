@@ -1,4 +1,6 @@
-import t from 'tap';
+import diagnostics from 'node:diagnostics_channel';
+import type net from 'node:net';
+import t, { type Test } from 'tap';
 import { decideSettlement } from '../../src/domain/settle.ts';
 import { claimedJob, upstream as upstreamDefinition } from '../support/claimed-job.ts';
 import { answer, rawUpstream } from '../support/raw-upstream.ts';
@@ -81,3 +83,56 @@ t.test('a bound on connections holds for any number of calls at once, which shar
   t.equal(upstream.mostOpen(), 3);
   t.equal(upstream.connections.length, 3);
 });
+
+t.test('after any mixture of ends every connection is of use again, and there are no more than allowed', async (t) => {
+  const upstream = await rawUpstream(t, ({ socket }, request) => {
+    if (request.includes('/reset')) socket.resetAndDestroy();
+    else if (request.includes('/half')) socket.write('HTTP/1.1 200 X\r\ncontent-length: 9\r\n\r\nab');
+    else if (request.includes('/close')) socket.end(answer(200));
+    else if (!request.includes('/silent')) socket.write(answer(200));
+  });
+  const mostOpen = countOurSockets(t);
+  const { send } = setupSender(t, { connectionsPerOrigin: 4 });
+  const calls = Array.from({ length: 240 }, (_, n) => {
+    switch (n % 8) {
+      case 0:
+        return send({ url: upstream.url('/reset') });
+      case 1:
+        return send({ url: upstream.url('/half'), timeoutMs: 60 });
+      case 2:
+        return send({ url: upstream.url('/silent'), timeoutMs: 60 });
+      case 3:
+        return send({ url: upstream.url('/close') });
+      case 4:
+        return send({ url: upstream.url('/permit'), mayStillSend: () => false });
+      case 5:
+        return send({ url: upstream.url('/header'), headers: { 'x-bad': 'a\nb' } });
+      case 6:
+        return send({ url: upstream.url('/impatient'), connectTimeoutMs: 20 });
+      default:
+        return send({ url: upstream.url('/plain') });
+    }
+  });
+  const results = await Promise.all(calls);
+  t.same(new Set(results.map(({ kind }) => kind)), new Set(['no_answer', 'not_sent', 'answered', 'permit_expired']));
+  t.notMatch(upstream.received(), /\/permit|\/header/);
+  const after = await Promise.all(Array.from({ length: 40 }, () => send({ url: upstream.url('/after') })));
+  t.same(new Set(after.map(({ kind }) => kind)), new Set(['answered']));
+  t.equal(mostOpen(), 4);
+});
+
+/** Seen from our side: a server may hear of a new connection before it hears of the end of the one that it replaces. */
+function countOurSockets(t: Test): () => number {
+  let open = 0;
+  let mostOpen = 0;
+  const onConnected = (message: unknown) => {
+    open += 1;
+    mostOpen = Math.max(mostOpen, open);
+    (message as { socket: net.Socket }).socket.once('close', () => {
+      open -= 1;
+    });
+  };
+  diagnostics.subscribe('undici:client:connected', onConnected);
+  t.teardown(() => diagnostics.unsubscribe('undici:client:connected', onConnected));
+  return () => mostOpen;
+}

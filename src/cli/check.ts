@@ -1,12 +1,9 @@
 /** `sluice check FILE`: every fault of a file of definitions, without a database and without a running service. */
 import { Command } from 'commander';
 import { loadSecrets } from '../config.ts';
-import { checkDefinitions } from '../domain/check-definitions.ts';
+import { checkConfigFile } from '../domain/check-definitions.ts';
 import { faultLines, readDefinitionsFile } from './definitions-file.ts';
 import { StartError } from './start-error.ts';
-
-/** What is there without being declared: the queue of jobs that name none. */
-const known = { upstreams: new Set<string>(), queues: new Set(['default']) };
 
 export function checkCommand(): Command {
   return new Command('check')
@@ -17,7 +14,7 @@ export function checkCommand(): Command {
       '\nEnvironment:\n  SLUICE_SECRETS  names of environment variables that headers may use; each one used must be set',
     )
     .action(async (file: string) => {
-      const faults = checkDefinitions(await readDefinitionsFile(file), known, loadSecrets());
+      const faults = checkConfigFile(await readDefinitionsFile(file), loadSecrets());
       if (faults.length > 0) throw new StartError(faultLines(file, faults));
       process.stdout.write(`${file}: no faults\n`);
     });

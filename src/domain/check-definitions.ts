@@ -5,6 +5,7 @@
  * `invalid_limit`, `secret_not_allowed`, `missing_environment_variable`, `base_url_private`, and the general `invalid`,
  * `required`, `unknown_field`.
  */
+import type { z } from 'zod';
 import {
   type DefinitionKind,
   definitionNamePattern,
@@ -105,11 +106,24 @@ function definitionFaults(
   known: KnownNames,
   options: CheckOptions,
 ): Fault[] {
-  const { value, faults } = checkShape(schemas[kind], definition);
-  if (faults !== undefined) return kind === 'rate_limits' ? faults.map(withLimitCode) : faults;
-  if (kind === 'upstreams') return upstreamFaults(value as Upstream, options);
-  if (kind === 'rate_limits') return coverageFaults(value as RateLimit, known);
-  return [];
+  const { faults = [] } = checkShape(schemas[kind], definition);
+  if (!isObject(definition)) return faults;
+  // One wrong field does not hide what is wrong with the others.
+  if (kind === 'upstreams') return [...faults, ...upstreamFaults(soundFields(upstreamSchema, definition), options)];
+  if (kind === 'rate_limits') {
+    return [...faults.map(withLimitCode), ...coverageFaults(soundFields(rateLimitSchema, definition), known)];
+  }
+  return faults;
+}
+
+/** The fields that are in order taken by themselves, defaults filled in. */
+function soundFields<S extends z.ZodObject>(schema: S, definition: Record<string, unknown>): Partial<z.output<S>> {
+  const sound: Record<string, unknown> = {};
+  for (const [field, fieldSchema] of Object.entries(schema.shape)) {
+    const { success, data } = (fieldSchema as z.ZodType).safeParse(definition[field]);
+    if (success) sound[field] = data;
+  }
+  return sound as Partial<z.output<S>>;
 }
 
 /** Fields of a rate limit whose faults have codes of their own. */
@@ -124,54 +138,56 @@ function withLimitCode(fault: Fault): Fault {
   return { ...fault, code: limitCodes[fault.pointer ?? ''] ?? fault.code };
 }
 
-function coverageFaults(limit: RateLimit, known: KnownNames): Fault[] {
-  if (limit.upstreams.length + limit.queues.length === 0) {
-    const message = 'covers nothing: list at least one name in upstreams or queues';
-    return [{ code: 'limit_covers_nothing', message }];
+function coverageFaults({ upstreams, queues }: Partial<RateLimit>, known: KnownNames): Fault[] {
+  if (upstreams?.length === 0 && queues?.length === 0) {
+    return [{ code: 'limit_covers_nothing', message: 'covers nothing: list at least one name in upstreams or queues' }];
   }
-  const unknown = (kind: 'upstreams' | 'queues', word: 'upstream' | 'queue'): Fault[] =>
-    limit[kind].flatMap((name, index) =>
-      known[kind].has(name)
-        ? []
-        : [
-            {
-              pointer: `/${kind}/${index}`,
-              code: `unknown_${word}`,
-              message: `there is no ${word} "${name}"${didYouMean(name, known[kind].keys())}`,
-            },
-          ],
-    );
-  return [...unknown('upstreams', 'upstream'), ...unknown('queues', 'queue')];
+  return [...unknownNames('upstreams', upstreams ?? [], known), ...unknownNames('queues', queues ?? [], known)];
 }
 
-function upstreamFaults(upstream: Upstream, options: CheckOptions): Fault[] {
-  const faults = [...baseUrlFaults(upstream), ...idempotencyHeaderFaults(upstream.idempotency_header)];
+function unknownNames(kind: 'upstreams' | 'queues', names: readonly string[], known: KnownNames): Fault[] {
+  const word = kind.slice(0, -1);
+  const faults: Fault[] = [];
+  for (const [index, name] of names.entries()) {
+    if (known[kind].has(name)) continue;
+    const message = `there is no ${word} "${name}"${didYouMean(name, known[kind].keys())}`;
+    faults.push({ pointer: `/${kind}/${index}`, code: `unknown_${word}`, message });
+  }
+  return faults;
+}
+
+function upstreamFaults(upstream: Partial<Upstream>, options: CheckOptions): Fault[] {
+  const { base_url, allow_private_addresses = false, idempotency_header = null, headers = {}, reconcile } = upstream;
+  const faults = [
+    ...(base_url === undefined ? [] : baseUrlFaults(base_url, allow_private_addresses)),
+    ...idempotencyHeaderFaults(idempotency_header),
+  ];
   const seen = new Set<string>();
-  for (const [name, value] of Object.entries(upstream.headers)) {
-    const problem = headerProblem(name.toLowerCase(), value, upstream.idempotency_header, seen);
+  for (const [name, value] of Object.entries(headers)) {
+    const problem = headerProblem(name.toLowerCase(), value, idempotency_header, seen);
     seen.add(name.toLowerCase());
     const pointer = jsonPointer(['headers', name]);
     if (problem !== undefined) faults.push({ pointer, code: 'invalid', message: problem });
     faults.push(...secretFaults(value, options).map((fault) => ({ ...fault, pointer })));
   }
-  const path = upstream.reconcile === null ? null : checkPath(upstream.reconcile.path);
+  const path = reconcile == null ? null : checkPath(reconcile.path);
   if (path !== null) faults.push({ pointer: '/reconcile/path', code: 'invalid', message: path.message });
   return faults;
 }
 
-function baseUrlFaults({ base_url, allow_private_addresses }: Upstream): Fault[] {
+function baseUrlFaults(baseUrl: string, allowPrivateAddresses: boolean): Fault[] {
   const pointer = '/base_url';
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-  if (/[\x00-\x20\x7f-\x9f]|\p{Surrogate}/u.test(base_url)) {
+  if (/[\x00-\x20\x7f-\x9f]|\p{Surrogate}/u.test(baseUrl)) {
     return [{ pointer, code: 'invalid', message: 'must not have white space, control characters or lone surrogates' }];
   }
-  const url = new URL(base_url);
+  const url = new URL(baseUrl);
   if (url.username !== '' || url.password !== '') {
     const message = `must not have a user or password: use a \${NAME} in the header "authorization" instead`;
     return [{ pointer, code: 'invalid', message }];
   }
   if (url.hash !== '') return [{ pointer, code: 'invalid', message: 'must not have a fragment' }];
-  if (allow_private_addresses || !isPrivateHost(url)) return [];
+  if (allowPrivateAddresses || !isPrivateHost(url)) return [];
   const message = `${url.hostname} is not a public address: set allow_private_addresses if calls may go there`;
   return [{ pointer, code: 'base_url_private', message }];
 }

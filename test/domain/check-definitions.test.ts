@@ -55,7 +55,7 @@ t.test('all faults come in one go, each with its pointer, code and words', async
       },
       rate_limits: {
         none: { limit: 1 },
-        both: { limit: -1, per: 0, upstreams: ['mail'] },
+        both: { limit: -1, per: 0, upstreams: ['mail', 'gone'] },
         lost: { limit: 1, upstreams: ['mial'], queues: ['defualt', 'default'] },
       },
       queues: { 'a/b': { ordering: 'lifo' } },
@@ -72,6 +72,7 @@ t.test('all faults come in one go, each with its pointer, code and words', async
     '/rate_limits/none limit_covers_nothing',
     '/rate_limits/both/limit invalid_limit',
     '/rate_limits/both/per invalid_period',
+    '/rate_limits/both/upstreams/1 unknown_upstream',
     '/rate_limits/lost/upstreams/0 unknown_upstream',
     '/rate_limits/lost/queues/0 unknown_queue',
     '/queues/a~1b invalid_name',
@@ -226,6 +227,23 @@ t.test('reconcile: its path stays below base_url', async (t) => {
   for (const path of ['charges', '//evil.test', '/../x', '/a\\b', '/\ud800']) {
     t.same(codes(path), ['/reconcile/path invalid'], JSON.stringify(path));
   }
+});
+
+t.test('one wrong field does not hide what is wrong with the others', async (t) => {
+  const headers = { host: 'x', 'x-a': ref('PATH') };
+  t.same(upstreamCodes({ base_url: 'http://127.0.0.1', timeout_ms: 0, extra: 1, headers }), [
+    '/timeout_ms invalid',
+    '/extra unknown_field',
+    '/base_url base_url_private',
+    '/headers/host invalid',
+    '/headers/x-a secret_not_allowed',
+  ]);
+  t.same(
+    upstreamCodes({ headers: { 'bad name': 'x' }, allow_private_addresses: 'yes', base_url: 'http://127.0.0.1' }),
+    ['/headers/bad name invalid', '/allow_private_addresses invalid', '/base_url base_url_private'],
+  );
+  t.same(limitCodes({ per: 0, upstreams: 'stripe' }), ['/per invalid_period', '/upstreams invalid']);
+  t.same(limitCodes({ per: 0, upstreams: [] }), ['/per invalid_period', ' limit_covers_nothing']);
 });
 
 t.test('a message never repeats the value of a header', async (t) => {

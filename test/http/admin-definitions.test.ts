@@ -81,7 +81,11 @@ t.test('what was read can be changed and put back', async (t) => {
 t.test('a definition with faults is a 422 that lists all of them', async (t) => {
   const { call } = await setup(t);
   const refusals: [string, unknown, string[]][] = [
-    ['/admin/rate-limits/l', { limit: -1, per: 0 }, ['/limit invalid_limit', '/per invalid_period']],
+    [
+      '/admin/rate-limits/l',
+      { limit: -1, per: 0, queues: ['default'] },
+      ['/limit invalid_limit', '/per invalid_period'],
+    ],
     ['/admin/rate-limits/l', { limit: 1, per: null, queues: ['default'] }, ['/per invalid_period']],
     ['/admin/rate-limits/l', { limit: 1, per: 1e12, queues: ['default'] }, ['/per invalid_period']],
     ['/admin/rate-limits/l', { limit: 1, queues: ['defualt'] }, ['/queues/0 unknown_queue']],

@@ -1,24 +1,22 @@
 /**
  * Everything that can be wrong with definitions, found in one go: shapes (definitions.ts), names, references between them,
- * secrets they may use, addresses they may reach. The same check serves PUT, the config file and `sluice check`.
+ * and what only upstreams have (check-upstream.ts). The same check serves PUT, the config file and `sluice check`.
  * Codes are stable: `invalid_name`, `limit_covers_nothing`, `unknown_upstream`, `unknown_queue`, `invalid_period`,
  * `invalid_limit`, `secret_not_allowed`, `missing_environment_variable`, `base_url_private`, and the general `invalid`,
  * `required`, `unknown_field`.
  */
 import type { z } from 'zod';
+import { type CheckOptions, upstreamFaults } from './check-upstream.ts';
 import {
   type DefinitionKind,
   definitionNamePattern,
   queueSchema,
   type RateLimit,
   rateLimitSchema,
-  type Upstream,
   upstreamSchema,
 } from './definitions.ts';
 import type { Fault } from './errors.ts';
-import { isPublicAddress } from './ip-address.ts';
 import { didYouMean } from './near-name.ts';
-import { checkPath, isConnectionHeader, isHeaderValue, secretPattern } from './outbound-request.ts';
 import { checkShape, jsonPointer } from './schema-faults.ts';
 
 export const schemas = { upstreams: upstreamSchema, rate_limits: rateLimitSchema, queues: queueSchema } as const;
@@ -32,13 +30,6 @@ interface Names {
 export interface KnownNames {
   readonly upstreams: Names;
   readonly queues: Names;
-}
-
-export interface CheckOptions {
-  /** Environment variables that headers may use as `${NAME}`. */
-  readonly secrets: ReadonlySet<string>;
-  /** Given: a variable that is not set is a fault too. */
-  readonly readSecret?: ((name: string) => string | undefined) | undefined;
 }
 
 const maxRevision = 2_147_483_647;
@@ -152,87 +143,6 @@ function unknownNames(kind: 'upstreams' | 'queues', names: readonly string[], kn
     if (known[kind].has(name)) continue;
     const message = `there is no ${word} "${name}"${didYouMean(name, known[kind].keys())}`;
     faults.push({ pointer: `/${kind}/${index}`, code: `unknown_${word}`, message });
-  }
-  return faults;
-}
-
-function upstreamFaults(upstream: Partial<Upstream>, options: CheckOptions): Fault[] {
-  const { base_url, allow_private_addresses = false, idempotency_header = null, headers = {}, reconcile } = upstream;
-  const faults = [
-    ...(base_url === undefined ? [] : baseUrlFaults(base_url, allow_private_addresses)),
-    ...idempotencyHeaderFaults(idempotency_header),
-  ];
-  const seen = new Set<string>();
-  for (const [name, value] of Object.entries(headers)) {
-    const problem = headerProblem(name.toLowerCase(), value, idempotency_header, seen);
-    seen.add(name.toLowerCase());
-    const pointer = jsonPointer(['headers', name]);
-    if (problem !== undefined) faults.push({ pointer, code: 'invalid', message: problem });
-    faults.push(...secretFaults(value, options).map((fault) => ({ ...fault, pointer })));
-  }
-  const path = reconcile == null ? null : checkPath(reconcile.path);
-  if (path !== null) faults.push({ pointer: '/reconcile/path', code: 'invalid', message: path.message });
-  return faults;
-}
-
-function baseUrlFaults(baseUrl: string, allowPrivateAddresses: boolean): Fault[] {
-  const pointer = '/base_url';
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-  if (/[\x00-\x20\x7f-\x9f]|\p{Surrogate}/u.test(baseUrl)) {
-    return [{ pointer, code: 'invalid', message: 'must not have white space, control characters or lone surrogates' }];
-  }
-  const url = new URL(baseUrl);
-  if (url.username !== '' || url.password !== '') {
-    const message = `must not have a user or password: use a \${NAME} in the header "authorization" instead`;
-    return [{ pointer, code: 'invalid', message }];
-  }
-  if (url.hash !== '') return [{ pointer, code: 'invalid', message: 'must not have a fragment' }];
-  if (allowPrivateAddresses || !isPrivateHost(url)) return [];
-  const message = `${url.hostname} is not a public address: set allow_private_addresses if calls may go there`;
-  return [{ pointer, code: 'base_url_private', message }];
-}
-
-/**
- * URL has turned every spelling of an IPv4 address (`0x7f.1`) into dotted form. Names in `localhost` always resolve to
- * loopback (RFC 6761, section 6.3); other names are judged when a call connects.
- */
-function isPrivateHost({ hostname }: URL): boolean {
-  if (/(^|\.)localhost\.?$/.test(hostname)) return true;
-  const isAddress = hostname.startsWith('[') || /^\d+(\.\d+){3}$/.test(hostname);
-  return isAddress && !isPublicAddress(hostname.replace(/^\[|\]$/g, ''));
-}
-
-function idempotencyHeaderFaults(name: string | null): Fault[] {
-  if (name === null || !(isConnectionHeader(name) || name.toLowerCase().startsWith('sluice-'))) return [];
-  return [{ pointer: '/idempotency_header', code: 'invalid', message: `${name} has another meaning already` }];
-}
-
-function headerProblem(
-  name: string,
-  value: string,
-  idempotencyHeader: string | null,
-  seen: ReadonlySet<string>,
-): string | undefined {
-  if (seen.has(name)) return 'is given twice (case does not count)';
-  if (isConnectionHeader(name)) return 'belongs to the connection and cannot be set';
-  if (name.startsWith('sluice-')) return 'cannot be set: Sluice-* is set by the service';
-  if (name === idempotencyHeader?.toLowerCase()) return 'cannot be set: it carries the idempotency key';
-  if (!isHeaderValue(value)) return 'has characters other than visible ASCII, space and tab';
-  return undefined;
-}
-
-function secretFaults(template: string, { secrets, readSecret }: CheckOptions): Fault[] {
-  const faults: Fault[] = [];
-  for (const [, name] of template.matchAll(secretPattern)) {
-    if (!secrets.has(name!)) {
-      const message = `\${${name}} may not be used: ${name} is not in SLUICE_SECRETS${didYouMean(name!, secrets)}`;
-      faults.push({ code: 'secret_not_allowed', message });
-    } else if (readSecret !== undefined && readSecret(name!) === undefined) {
-      faults.push({ code: 'missing_environment_variable', message: `the environment variable ${name} is not set` });
-    }
-  }
-  if (template.replace(secretPattern, '').includes('${')) {
-    faults.push({ code: 'invalid', message: `has \${ that does not begin a \${NAME} (letters, digits, underscore)` });
   }
   return faults;
 }

@@ -35,6 +35,8 @@ export interface Config {
   readonly retentionDays: number;
   readonly keyRetentionDays: number;
   readonly logLevel: string;
+  /** npm or npx started this process, through a shell that does not pass signals on. */
+  readonly startedByNpm: boolean;
   /** Things that are no fault but worth a line in the log. */
   readonly warnings: readonly string[];
 }
@@ -142,6 +144,7 @@ export function loadConfig(env: Environment = process.env): Config {
     retentionDays: found.SLUICE_RETENTION_DAYS,
     keyRetentionDays: found.SLUICE_KEY_RETENTION_DAYS,
     logLevel: found.LOG_LEVEL,
+    startedByNpm: env.npm_lifecycle_event !== undefined,
     warnings: unknown,
   };
 }

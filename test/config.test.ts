@@ -30,6 +30,7 @@ t.test('an empty environment gives the defaults', async (t) => {
     retentionDays: 30,
     keyRetentionDays: 7,
     logLevel: 'info',
+    startedByNpm: false,
     warnings: [],
   });
   t.same([...roles], ['api', 'worker']);
@@ -61,6 +62,7 @@ t.test('every variable is taken', async (t) => {
     LOG_LEVEL: 'silent',
     SLUICE_URL: 'http://127.0.0.1:3000',
     SLUICE_API_KEY: 'k',
+    npm_lifecycle_event: 'start',
   });
   const { secrets, roles, readSecret, ...rest } = config;
   t.same(rest, {
@@ -77,6 +79,7 @@ t.test('every variable is taken', async (t) => {
     retentionDays: 1,
     keyRetentionDays: 2,
     logLevel: 'silent',
+    startedByNpm: true,
     warnings: [],
   });
   t.same([...secrets], ['A_KEY', 'B_KEY']);

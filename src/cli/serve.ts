@@ -4,6 +4,7 @@
  */
 import { Command } from 'commander';
 import { type Config, loadConfig } from '../config.ts';
+import { systemClock } from '../system/clock.ts';
 import { createLogger, type Logger } from '../system/logger.ts';
 
 export interface RunningService {
@@ -21,6 +22,9 @@ export type StartService = (config: Config, logger: Logger, signal: AbortSignal)
 /** By convention 128 and the signal's number. */
 const exitCodes = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 } as const;
 type StopSignal = keyof typeof exitCodes;
+const parentPollMs = 500;
+/** npm passes on the Ctrl-C that the terminal has sent to us as well. */
+const npmEchoMs = 1_000;
 
 const environmentHelp = `
 Environment:
@@ -52,32 +56,45 @@ export function serveCommand(start: StartService): Command {
 }
 
 async function serve(config: Config, logger: Logger, start: StartService): Promise<void> {
-  const told = listenForStop(logger);
+  const stop = new AbortController();
+  listenForSignals(stop, logger, config.startedByNpm ? npmEchoMs : 0);
+  if (config.startedByNpm) void stopWithParent(stop, logger);
   endOnUncaughtErrors(logger);
-  const service = await start(config, logger, told);
+  const service = await start(config, logger, stop.signal);
   if (service === undefined) {
     logger.info('stopped before it was ready');
     return;
   }
   logger.info({ address: service.address, worker_id: service.workerId }, 'ready');
-  await aborted(told);
+  await aborted(stop.signal);
   await service.stop();
   logger.info('stopped');
 }
 
-/** A signal that aborts when the process is told to stop. */
-function listenForStop(logger: Logger): AbortSignal {
-  const controller = new AbortController();
+/** A second signal within `echoMs` of the first is taken for the same. */
+function listenForSignals(stop: AbortController, logger: Logger, echoMs: number): void {
+  let firstMs = 0;
   const onSignal = (signal: StopSignal) => {
-    if (controller.signal.aborted) {
+    const now = systemClock.monotonicMs();
+    if (stop.signal.aborted) {
+      if (now - firstMs < echoMs) return;
       logger.warn({ signal }, 'told to stop a second time: ending at once');
       process.exit(exitCodes[signal]);
     }
+    firstMs = now;
     logger.info({ signal }, 'shutting down');
-    controller.abort();
+    stop.abort();
   };
   for (const signal of Object.keys(exitCodes) as StopSignal[]) process.on(signal, onSignal);
-  return controller.signal;
+}
+
+/** Who ends npx ends the shell between it and us, and the signal stays there: what reaches us is another parent. */
+async function stopWithParent(stop: AbortController, logger: Logger): Promise<void> {
+  const parent = process.ppid;
+  while (!stop.signal.aborted && process.ppid === parent) await systemClock.sleep(parentPollMs, stop.signal);
+  if (stop.signal.aborted) return;
+  logger.info('npm, which started this process, is gone: shutting down');
+  stop.abort();
 }
 
 /** A process in an unknown state must not go on: its lease runs out, and another worker takes its jobs. */

@@ -232,6 +232,7 @@ CREATE TABLE "sluice"."running_jobs" (
 	"eligible_at" timestamp with time zone NOT NULL,
 	"worker_id" uuid NOT NULL,
 	"admitted_at" timestamp with time zone NOT NULL,
+	"charged" text,
 	"counted" boolean DEFAULT false NOT NULL,
 	"epoch" integer DEFAULT 0 NOT NULL,
 	"calls" integer DEFAULT 0 NOT NULL,

@@ -88,5 +88,7 @@ function toRow(
     outcomeUnknown: settlement.outcomeUnknown,
     answeredWithoutThrottle: settlement.answeredWithoutThrottle,
     throttle: settlement.throttle,
+    // No attempt on record means that nothing left, whatever the reason.
+    permitUnused: settlement.outcome === null,
   };
 }

@@ -202,6 +202,7 @@ declare
   l_taken int;
   l_cost bigint;
   l_blocked bigint;
+  l_charged text;
   l_closes timestamptz;
   l_closed_by text;
   l_closed_name text;
@@ -214,6 +215,7 @@ declare
   p_seq bigint[];
   p_us bigint[];
   p_permit float8[];
+  p_charged text[];
   p_fail_lane bigint[];
   p_fail_rank int[];
   p_fail_seq bigint[];
@@ -345,7 +347,7 @@ begin
       end if;
 
       -- ------------------------------------------------------------ its lanes, least recently served first
-      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_us := '{}'; p_permit := '{}';
+      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_us := '{}'; p_permit := '{}'; p_charged := '{}';
       p_fail_lane := '{}'; p_fail_rank := '{}'; p_fail_seq := '{}'; p_served := '{}'; p_drained := '{}';
       for i in 1 .. array_length(c.lane_ids, 1) loop
         l_jobs := ceil(least(g_jobs, g_room, v_left)::float8 / (array_length(c.lane_ids, 1) - i + 1));
@@ -478,6 +480,12 @@ begin
           p_lane := p_lane || array_fill(l_id, array[l_taken]);
           p_us := p_us || array_fill(v_us, array[l_taken]);
           p_permit := p_permit || array_fill(l_permit, array[l_taken]);
+          l_charged := null;
+          if g_windowed then
+            l_charged := concat_ws(',', (select string_agg('s:' || v_us || ':' || x, ',') from unnest(c.shared_limits) x),
+                                        (select string_agg('p:' || l_us || ':' || x, ',') from unnest(c.partition_limits) x));
+          end if;
+          p_charged := p_charged || array_fill(l_charged, array[l_taken]);
           g_jobs := g_jobs - l_taken;
           v_left := v_left - l_taken;
           g_room := g_room - case when g_room = 2147483647 then 0 else l_cost end;
@@ -536,16 +544,18 @@ begin
       if p_lane <> '{}' then
         return query
         with p as materialized (
-          select * from unnest(p_lane, p_rank, p_seq, p_us, p_permit) with ordinality as p(lane_id, rank, seq, us, permit, ord)),
+          select * from unnest(p_lane, p_rank, p_seq, p_us, p_permit, p_charged)
+                   with ordinality as p(lane_id, rank, seq, us, permit, charged, ord)),
         gone as (
           delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq
           returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
-                    x.throttles, x.first_sent_at, x.outcome_unknown, p.us, p.permit, p.ord),
+                    x.throttles, x.first_sent_at, x.outcome_unknown, p.us, p.permit, p.charged, p.ord),
         leased as (
           insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
-                                           admitted_at, counted, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
+                                           admitted_at, charged, counted, epoch, calls, attempts_used, throttles, first_sent_at,
+                                           outcome_unknown)
           select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
-                 sluice.at_us(x.us), g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown
+                 sluice.at_us(x.us), x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown
             from gone x)
         select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
                (x.us - sluice.us_of(x.first_sent_at)) / 1000.0::float8, x.outcome_unknown,

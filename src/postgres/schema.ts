@@ -308,6 +308,11 @@ export const runningJobs = sluice.table(
     eligibleAt: instant('eligible_at').notNull(),
     workerId: uuid('worker_id').notNull(),
     admittedAt: instant('admitted_at').notNull(),
+    /**
+     * Windows it was charged to, so that a permit that was not used can go back: `s` (shared) or `p` (of its partition key),
+     * microseconds of the charge, name of the limit, as in `s:1790000000000000:stripe,p:…`; null: none.
+     */
+    charged: text('charged'),
     /** In an index of leases, because a limit, a ramp or an order counts them. */
     counted: boolean('counted').notNull().default(false),
     ...ledger(),

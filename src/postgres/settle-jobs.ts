@@ -56,12 +56,41 @@ begin
   return v_until;
 end $$;
 
+-- A permit that was surely not used is given back, to the sub-window or the window that it was taken from; where that is over,
+-- there is nothing to give back. A state that was carried over to another rule has moved counts later, never earlier, so what
+-- is taken off here counts no less than it should.
+create or replace function sluice.give_back_permit(p_limit text, p_partition text, p_us bigint, p_cost bigint)
+returns void language plpgsql as $$
+declare
+  w sluice.rate_windows;
+  n bigint;
+  i int;
+begin
+  select * into w from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
+  if not found then return; end if;
+  if w.algorithm = 'sliding_window' then
+    n := p_us / w.width_us;
+    if n < w.tail or n > w.head then return; end if;
+    i := (n % array_length(w.ring, 1))::int + 1;
+    if w.ring[i] < p_cost then return; end if;
+    w.ring[i] := w.ring[i] - p_cost;
+    w.used := w.used - p_cost;
+  elsif w.algorithm = 'fixed_window' then
+    if w.anchor_at is null or sluice.us_of(w.anchor_at) > p_us or w.used < p_cost then return; end if;
+    w.used := w.used - p_cost;
+  else
+    select least(sluice.rate_window_bucket(r)::float8, w.level + p_cost) into w.level from sluice.rate_limits r where r.name = p_limit;
+  end if;
+  perform sluice.store_window(w);
+end $$;
+
 create or replace function sluice.settle_jobs(
   p_worker uuid, p_only_expired boolean,
   p_job uuid[], p_epoch int[], p_upstream text[], p_next text[], p_state text[], p_reason text[], p_evidence text[], p_delay_ms float8[],
   p_outcome text[], p_charged text[], p_status int[], p_sent_after_ms float8[], p_ended_after_ms float8[],
   p_retry_after_ms float8[], p_capped boolean[], p_excerpt text[], p_truncated boolean[], p_sha256 bytea[], p_error text[],
-  p_effect boolean[], p_unknown boolean[], p_answered boolean[], p_throttle_ms float8[], p_throttle_header text[])
+  p_effect boolean[], p_unknown boolean[], p_answered boolean[], p_throttle_ms float8[], p_throttle_header text[],
+  p_unused boolean[])
 returns table (job_id uuid)
 language plpgsql
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
@@ -77,6 +106,8 @@ declare
   t record;
   u record;
   v_wake boolean := false;
+  v_unused_limits text[];
+  v_unused jsonb;
 begin
   select array_agg(distinct x.upstream order by x.upstream) into v_upstreams
     from unnest(p_upstream, p_throttle_ms) as x(upstream, throttle_ms) where x.throttle_ms is not null;
@@ -92,13 +123,14 @@ begin
   with s as materialized (
     select * from unnest(p_job, p_epoch, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
                          p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
-                         p_effect, p_unknown)
+                         p_effect, p_unknown, p_unused)
       as s(job_id, epoch, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
-           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown)),
+           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused)),
   gone as (
     delete from sluice.running_jobs r using s
      where r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
     returning r.job_id, r.lane_id, r.group_id, r.rank, r.seq, r.cost, r.expires_at, r.admitted_at, r.eligible_at, r.counted, r.epoch,
+              case when s.unused then r.charged end as give_back,
               r.calls + case when s.outcome is null then 0 else 1 end as calls,
               r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
               r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
@@ -136,15 +168,32 @@ begin
            g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
       from gone g where g.outcome is not null)
   select array_agg(g.job_id), array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
-         array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted)
-    into v_jobs, v_back, v_counted_groups, v_counted_lanes
-    from gone g;
+         array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
+         array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(
+           'limit', split_part(x.charge, ':', 3), 'partition', case when x.charge like 'p:%' then l.partition_key else '' end,
+           'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null)
+    into v_jobs, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused
+    from gone g
+    left join lateral string_to_table(g.give_back, ',') x(charge) on true
+    left join sluice.lanes l on x.charge is not null and l.id = g.lane_id;
+  v_jobs := array(select distinct unnest(v_jobs));
 
   if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then
     update sluice.attempts a set late_outcome = s.outcome, late_status = s.status, late_at = v_now
       from unnest(p_job, p_epoch, p_outcome, p_status) as s(job_id, epoch, outcome, status)
      where a.job_id = s.job_id and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
        and s.outcome is not null and a.late_at is null and s.job_id <> all (coalesce(v_jobs, '{}'));
+  end if;
+
+  if v_unused is not null then
+    perform sluice.give_back_permit(x."limit", x.partition, x.us, x.cost)
+       from (select * from jsonb_to_recordset(v_unused) as x("limit" text, partition text, us bigint, cost bigint)
+              order by x."limit", x.partition, x.us) x;
+    update sluice.lane_groups g set next_at = v_now, closed_by = null, closed_name = null
+     where g.id in (select o.id from sluice.lane_groups o where o.closed_by = 'window' and o.shared_limits && v_unused_limits
+                     order by o.id for no key update);
+    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
+     where l.id in (select o.id from sluice.lanes o where o.id = any (v_back) and o.closed_by = 'window' order by o.id for no key update);
   end if;
 
   if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
@@ -233,6 +282,8 @@ export interface SettleRow {
   readonly outcomeUnknown: boolean;
   readonly answeredWithoutThrottle: boolean;
   readonly throttle: Throttle | null;
+  /** The call surely never left: the permit goes back to its windows. */
+  readonly permitUnused: boolean;
 }
 
 export interface SettleOptions {
@@ -255,7 +306,7 @@ export async function settleJobs(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
        $17::boolean[], $18::text[], $19::boolean[], $20::bytea[], $21::text[], $22::boolean[], $23::boolean[], $24::boolean[],
-       $25::float8[], $26::text[])`,
+       $25::float8[], $26::text[], $27::boolean[])`,
     [
       workerId,
       onlyExpired,
@@ -283,6 +334,7 @@ export async function settleJobs(
       column((row) => row.answeredWithoutThrottle),
       column((row) => (row.throttle === null ? null : (row.throttle.delayMs ?? -1))),
       column((row) => row.throttle?.header ?? null),
+      column((row) => row.permitUnused),
     ],
     'settle_jobs',
   );

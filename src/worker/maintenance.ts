@@ -84,6 +84,7 @@ async function reap(
       excerpt: null,
       truncated: false,
       sha256: null,
+      permitUnused: false,
     });
   }
   let reaped = 0;

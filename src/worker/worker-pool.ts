@@ -245,5 +245,6 @@ function untouched(job: Pick<ClaimedJob, 'jobId' | 'epoch' | 'upstream' | 'outco
     outcomeUnknown: job.outcomeUnknown,
     answeredWithoutThrottle: false,
     throttle: null,
+    permitUnused: true,
   };
 }

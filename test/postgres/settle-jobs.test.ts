@@ -325,3 +325,55 @@ t.test('an operator closes a limit, or one partition of it, until a time', async
   await store.setClock(now + 61 * second);
   t.equal((await store.claim(1)).jobs.length, 1);
 });
+
+t.test('a permit that was not used goes back to its windows, and is admitted again at once', async (t) => {
+  for (const algorithm of ['sliding_window', 'fixed_window', 'token_bucket']) {
+    const store = await useClaims(t, { max: 1 });
+    await store.putUpstream('api');
+    await store.putLimit('slow', { limit: 1, per: 60, algorithm, burst: 1, upstreams: ['api'] });
+    await store.putLimit('account', { limit: 1, per: 60, algorithm, burst: 1, by_partition: true, upstreams: ['api'] });
+    await store.addJobs({ count: 2, partitionKey: 'a' });
+    const unused = {
+      next: { kind: 'ready' },
+      outcome: null,
+      charge: 'none',
+      permitUnused: true,
+      mayHaveHadEffect: false,
+    } as const;
+    const { jobs } = await store.claim(5);
+    t.equal(jobs.length, 1);
+    t.equal((await store.claim(5)).jobs.length, 0, 'used up');
+    await store.settle(jobs, unused);
+    const again = (await store.claim(5)).jobs;
+    t.same(
+      again.map((job) => job.jobId),
+      [jobs[0]!.jobId],
+      `${algorithm}: the same job, at once`,
+    );
+    t.equal(again[0]!.calls, 0, 'no call, no attempt');
+    t.equal((await store.claim(5)).jobs.length, 0, 'given back once, not twice');
+    await store.settle(again);
+    t.equal((await store.claim(5)).jobs.length, 0, 'a call that was made still counts');
+  }
+});
+
+t.test('a permit comes back too late to count: nothing is given back to a window that has moved on', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 2, per: 1, upstreams: ['api'] });
+  await store.addJobs({ count: 6 });
+  const now = (await store.clockUs()) + second;
+  await store.setClock(now);
+  const { jobs } = await store.claim(2);
+  await store.setClock(now + 2 * second);
+  const next = (await store.claim(2)).jobs;
+  t.equal(next.length, 2);
+  await store.settle(jobs, {
+    next: { kind: 'ready' },
+    outcome: null,
+    charge: 'none',
+    permitUnused: true,
+    mayHaveHadEffect: false,
+  });
+  t.equal((await store.claim(2)).jobs.length, 0, 'the two of now still count');
+});

@@ -169,6 +169,7 @@ export function settleRow(job: ClaimedJob, fields: Partial<SettleRow> = {}): Set
     outcomeUnknown: false,
     answeredWithoutThrottle: true,
     throttle: null,
+    permitUnused: false,
     ...fields,
   };
 }

@@ -38,7 +38,7 @@ const name = z
 const firstInstant = Date.UTC(1970, 0, 1);
 const lastInstant = Date.UTC(9999, 11, 31);
 const sentInstant = z.iso
-  .datetime({ offset: true, error: 'must be a time with an offset, as RFC 3339 has it' })
+  .datetime({ offset: true, abort: true, error: 'must be a time with an offset, as RFC 3339 has it' })
   .refine((text) => Date.parse(text) >= firstInstant && Date.parse(text) <= lastInstant, {
     error: 'must be in the years 1970 to 9999',
   });

@@ -49,20 +49,20 @@ function scenarioOf({ items, limit, replicas, databaseUrl }: DemoOptions): Scena
   return { items, limit, replicas, name: `demo-${run}`, keyPrefix: `${run}-` };
 }
 
-/** The first Ctrl-C (or SIGTERM) aborts the signal; the second ends this process at once, clean or not. */
+const stopSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
+/** The first Ctrl-C (or its like) aborts the signal; the second ends this process at once, clean or not. */
 function listenForInterrupt(): { signal: AbortSignal; release: () => void } {
   const controller = new AbortController();
   const onSignal = () => {
     if (controller.signal.aborted) process.exit(exitCodes.interrupted);
     controller.abort();
   };
-  process.on('SIGINT', onSignal);
-  process.on('SIGTERM', onSignal);
+  for (const name of stopSignals) process.on(name, onSignal);
   return {
     signal: controller.signal,
     release() {
-      process.off('SIGINT', onSignal);
-      process.off('SIGTERM', onSignal);
+      for (const name of stopSignals) process.off(name, onSignal);
     },
   };
 }

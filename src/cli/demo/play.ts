@@ -55,9 +55,10 @@ export async function play(scenario: Scenario, options: PlayOptions): Promise<bo
   const longestMs = scenes.longestRunMs(scenario);
   const display = displayFor(out, scenario.items);
   const mainStartedMs = systemClock.monotonicMs();
-  const last = await watchBatch(api, main.batch_id, { longestMs, signal, display });
+  const watch = { limit: scenario.name, longestMs, signal };
+  const last = await watchBatch(api, { ...watch, batchId: main.batch_id, display });
   say(`  ${last.status} after ${secondsSince(mainStartedMs)}\n`);
-  await watchBatch(api, verdicts.batch_id, { longestMs, signal });
+  await watchBatch(api, { ...watch, batchId: verdicts.batch_id });
 
   const items = [...(await allItems(api, verdicts, signal)), ...(await allItems(api, main, signal))];
   const log = await cast.upstream.log();

@@ -1,6 +1,6 @@
 /**
- * The main batch while it runs: a live bar on a terminal, a plain line every two seconds elsewhere. Polls the service's own
- * progress, as any user would.
+ * The main batch while it runs: a live bar on a terminal, a plain line every two seconds elsewhere. Polls what any user can
+ * see: the batch's own counts, and the state of the rate window that it waits for.
  */
 import { Presets, SingleBar } from 'cli-progress';
 import { systemClock } from '../../system/clock.ts';
@@ -12,12 +12,20 @@ export interface BatchStatus {
   readonly jobs: Readonly<Record<string, number>>;
 }
 
+/** Live state of the rate limit, as `GET /admin/rate-windows/{limit}` gives it. */
+export interface WindowState {
+  readonly state: string;
+}
+
 /** States in which a job needs nothing more. */
 const endedStates = ['succeeded', 'failed', 'cancelled', 'expired'];
 const pollMs = 200;
 const plainLineMs = 2000;
 
 export interface Watch {
+  readonly batchId: string;
+  /** Name of the rate limit over it. */
+  readonly limit: string;
   /** Gives up then and returns what was last seen. */
   readonly longestMs: number;
   readonly signal: AbortSignal;
@@ -25,19 +33,23 @@ export interface Watch {
 }
 
 /** Resolves with the batch as last seen: `completed`, or whatever it was when the time was up. Rejects when aborted. */
-export async function watchBatch(api: ApiClient, batchId: string, watch: Watch): Promise<BatchStatus> {
+export async function watchBatch(api: ApiClient, watch: Watch): Promise<BatchStatus> {
+  const { batchId, limit, signal, display, longestMs } = watch;
   const startedMs = systemClock.monotonicMs();
   try {
     for (;;) {
-      const batch = await api.call<BatchStatus>('GET', `/v1/batches/${batchId}`, { signal: watch.signal });
+      const [batch, window] = await Promise.all([
+        api.call<BatchStatus>('GET', `/v1/batches/${batchId}`, { signal }),
+        api.call<WindowState>('GET', `/admin/rate-windows/${limit}`, { signal }),
+      ]);
       const elapsedMs = systemClock.monotonicMs() - startedMs;
-      watch.display?.show(batch, elapsedMs);
-      if (batch.status === 'completed' || elapsedMs > watch.longestMs) return batch;
-      await systemClock.sleep(pollMs, watch.signal);
-      watch.signal.throwIfAborted();
+      display?.show(batch, window, elapsedMs);
+      if (batch.status === 'completed' || elapsedMs > longestMs) return batch;
+      await systemClock.sleep(pollMs, signal);
+      signal.throwIfAborted();
     }
   } finally {
-    watch.display?.end();
+    display?.end();
   }
 }
 
@@ -47,7 +59,7 @@ export function displayFor(stream: NodeJS.WriteStream, total: number): Display {
 }
 
 export interface Display {
-  show(batch: BatchStatus, elapsedMs: number): void;
+  show(batch: BatchStatus, window: WindowState, elapsedMs: number): void;
   end(): void;
 }
 
@@ -58,7 +70,7 @@ function barDisplay(total: number, stream: NodeJS.WriteStream): Display {
   );
   bar.start(total, 0, { rest: '' });
   return {
-    show: (batch) => bar.update(ended(batch), { rest: unfinished(batch).padEnd(45) }),
+    show: (batch, window) => bar.update(ended(batch), { rest: unfinished(batch, window) }),
     end: () => bar.stop(),
   };
 }
@@ -66,13 +78,12 @@ function barDisplay(total: number, stream: NodeJS.WriteStream): Display {
 function lineDisplay(total: number, stream: NodeJS.WriteStream): Display {
   let nextMs = 0;
   return {
-    show(batch, elapsedMs) {
-      const done = ended(batch);
+    show(batch, window, elapsedMs) {
       if (elapsedMs < nextMs && batch.status !== 'completed') return;
       nextMs = elapsedMs + plainLineMs;
       const seconds = (elapsedMs / 1000).toFixed(1).padStart(5);
-      const line = `  ${seconds} s  ${String(done).padStart(String(total).length)}/${total}  ${unfinished(batch)}`;
-      stream.write(`${line.trimEnd()}\n`);
+      const done = String(ended(batch)).padStart(String(total).length);
+      stream.write(`${`  ${seconds} s  ${done}/${total}  ${unfinished(batch, window)}`.trimEnd()}\n`);
     },
     end: () => {},
   };
@@ -82,10 +93,11 @@ function ended(batch: BatchStatus): number {
   return endedStates.reduce((sum, state) => sum + (batch.jobs[state] ?? 0), 0);
 }
 
-/** `12 ready, 3 running, 2 scheduled`: `scheduled` are retries here. */
-function unfinished(batch: BatchStatus): string {
-  return Object.entries(batch.jobs)
+/** `cooling: 12 ready, 3 running, 2 to retry`; nothing where all have ended. */
+function unfinished(batch: BatchStatus, window: WindowState): string {
+  const counts = Object.entries(batch.jobs)
     .filter(([state, count]) => count > 0 && !endedStates.includes(state))
-    .map(([state, count]) => `${count} ${state === 'scheduled' ? 'waiting to retry' : state}`)
-    .join(', ');
+    // Nothing here has a `run_at`, so what is scheduled waits for its next attempt.
+    .map(([state, count]) => `${count} ${state === 'scheduled' ? 'to retry' : state}`);
+  return counts.length === 0 ? '' : `window ${window.state}: ${counts.join(', ')}`;
 }

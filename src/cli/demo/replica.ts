@@ -21,6 +21,8 @@ export interface ReplicaOptions {
   readonly onLine: (line: string) => void;
   /** Default 30,000. */
   readonly readyWithinMs?: number;
+  /** A process group of its own: a Ctrl-C reaches only the parent, which must end it then. Default: false. */
+  readonly ownGroup?: boolean;
 }
 
 export interface Exit {
@@ -45,20 +47,21 @@ export class ReplicaError extends Error {
   readonly exit: Exit | null;
 
   constructor(message: string, lastLines: readonly string[], exit: Exit | null) {
-    super(`${message}\n${lastLines.join('\n')}`);
+    super([`${message}; its last lines:`, ...lastLines.map(inShort)].join('\n  '));
     this.name = 'ReplicaError';
     this.exit = exit;
   }
 }
 
 /** How many of its last lines an error shows. */
-const linesInError = 10;
+const linesInError = 5;
 
 /** Resolves when it is ready; rejects with a `ReplicaError` (the process has ended then) where it does not get there. */
 export async function startReplica(options: ReplicaOptions): Promise<Replica> {
   const child = spawn(process.execPath, [...(options.nodeFlags ?? process.execArgv), entryPoint(), 'serve'], {
     cwd: options.cwd,
     env: definedOnly(options.environment),
+    detached: options.ownGroup ?? false,
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const exited = new Promise<Exit>((resolve) => {
@@ -68,7 +71,7 @@ export async function startReplica(options: ReplicaOptions): Promise<Replica> {
   const lastLines: string[] = [];
   const ready = new Promise<ReadyLine>((resolve) => {
     forEachLine(child, (line) => {
-      lastLines.push(line);
+      if (!isOfStack(line)) lastLines.push(line);
       if (lastLines.length > linesInError) lastLines.shift();
       options.onLine(line);
       const found = readyLine(line);
@@ -112,6 +115,17 @@ async function stop(child: ChildProcess, exited: Promise<Exit>, graceMs: number)
   await systemClock.sleep(graceMs, gone.signal);
   if (!gone.signal.aborted) child.kill('SIGKILL');
   return exited;
+}
+
+function isOfStack(line: string): boolean {
+  return /^\s+at /.test(line);
+}
+
+/** Of a log line in JSON what it says, else the line. */
+function inShort(line: string): string {
+  if (!line.startsWith('{')) return line;
+  const { msg, err } = JSON.parse(line) as { msg?: string; err?: { message?: string } };
+  return [msg, err?.message].filter((part) => part !== undefined).join(': ');
 }
 
 interface ReadyLine {

@@ -12,6 +12,9 @@ import { startUpstreamProcess, type UpstreamProcess } from '../../simulator/upst
 import { type Environment, type Replica, startReplica } from './replica.ts';
 import { faults, seed } from './scenario.ts';
 
+/** The whole demo has 40 seconds; a replica that needs this long does not come. */
+const readyWithinMs = 20_000;
+
 export class Stage {
   /** Logs of the processes; kept where the demo fails. */
   readonly logFolder: string;
@@ -70,6 +73,9 @@ export class Stage {
       environment,
       // A folder without a sluice.json: the demo brings its own definitions.
       cwd: this.#folder,
+      readyWithinMs,
+      // Else it would go away under us before we know that we are to stop.
+      ownGroup: true,
       onLine: (line) => log.write(`${line}\n`),
     });
     void replica.exited.then(() => log.end());

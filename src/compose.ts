@@ -107,6 +107,7 @@ async function start(
     secrets: config.secrets,
     adminKey: config.adminKey,
     readiness: () => worker?.faults() ?? [],
+    healthOnly: !config.roles.has('api'),
   });
   opened.push(() => app.close());
   const address = await listen(app, config);

@@ -21,7 +21,7 @@ import {
 } from '../postgres/definitions.ts';
 import { refreshLaneGroups } from '../postgres/lane-groups.ts';
 import { inTransaction, type TransactionClient } from '../postgres/transaction.ts';
-import { hasUnfinishedJobs, holdSentJobs } from '../postgres/unfinished-jobs.ts';
+import { hasUnfinishedJobs, moveTarget } from '../postgres/unfinished-jobs.ts';
 import type { Clock } from '../system/clock.ts';
 
 export interface DefinitionDependencies {
@@ -57,6 +57,14 @@ export async function listDefinitions<K extends DefinitionKind>(
   if (items.length <= limit) return { items, next: null };
   items.pop();
   return { items, next: items.at(-1)!.name };
+}
+
+/** The live cooldowns of these upstreams, of each those that end last first. */
+export function listCooldowns(
+  { database }: Pick<DefinitionDependencies, 'database'>,
+  upstreams: readonly string[],
+): Promise<UpstreamCooldown[]> {
+  return readUpstreamCooldowns(database, upstreams);
 }
 
 /** Creates or replaces. Throws ProblemError `invalid_definition` with every fault, pointers into `definition`. */
@@ -188,7 +196,7 @@ async function write<K extends DefinitionKind>(
   const stored = await writeStored(client, kind, name, definition, revision);
   if (kind === 'upstreams' && before !== undefined) {
     const [from, to] = [before.definition, definition] as [Upstream, Upstream];
-    if (targetOf(from) !== targetOf(to)) await holdSentJobs(client, name);
+    if (targetOf(from) !== targetOf(to)) await moveTarget(client, name);
   }
   return stored;
 }

@@ -43,6 +43,8 @@ export interface AppDependencies {
   readonly secrets: ReadonlySet<string>;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */
   readonly readiness: () => readonly Fault[];
+  /** This process runs no API: it answers for its health and nothing else. */
+  readonly healthOnly?: boolean;
 }
 
 /** Ready to `listen` or `inject`; touches no dependency before the first request. */
@@ -90,6 +92,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   });
   app.register(async (scope) => {
     healthRoutes(scope, { readiness });
+    if (deps.healthOnly) return;
     adminDefinitionRoutes(scope, deps);
     adminRateWindowRoutes(scope, deps);
     batchRoutes(scope, deps);

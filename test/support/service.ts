@@ -92,11 +92,10 @@ export async function crash(service: Service): Promise<Exit> {
   return service.exited;
 }
 
-/** What Node and the coverage of tests need; nothing that would configure the service. */
-function inherited(): Record<string, string | undefined> {
-  const names = Object.keys(process.env).filter((name) => name.startsWith('_TAPJS_PROCESSINFO_'));
-  const entries = ['PATH', 'HOME', 'TMPDIR', 'NODE_OPTIONS', ...names].map((name) => [name, process.env[name]]);
-  return Object.fromEntries(entries);
+/** What a process needs to run and to be measured; nothing that would configure the service. */
+export function inherited(): Record<string, string | undefined> {
+  const names = ['PATH', 'HOME', 'TMPDIR', 'NODE_V8_COVERAGE'];
+  return Object.fromEntries(names.map((name) => [name, process.env[name]]));
 }
 
 function parseLine(line: string): LogLine {

@@ -9,6 +9,7 @@ import {
   type DefinitionDependencies,
   deleteDefinition,
   getDefinition,
+  listCooldowns,
   listDefinitions,
   putDefinition,
   setPaused,
@@ -17,7 +18,6 @@ import { schemas } from '../../domain/check-definitions.ts';
 import { type DefinitionKind, definitionName } from '../../domain/definitions.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import type { Stored } from '../../postgres/definitions.ts';
-import { readUpstreamCooldowns } from '../../postgres/upstream-cooldowns.ts';
 import { validatorButForBody } from '../request-validation.ts';
 import { addedMembers, storedSchemas } from '../schemas/definitions.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters } from '../schemas/lists.ts';
@@ -162,8 +162,8 @@ async function show(deps: DefinitionDependencies, kind: DefinitionKind, items: r
     updated_at: updatedAt.toISOString(),
   }));
   if (kind !== 'upstreams') return shown;
-  const cooldowns = await readUpstreamCooldowns(
-    deps.database,
+  const cooldowns = await listCooldowns(
+    deps,
     items.map((item) => item.name),
   );
   return shown.map((upstream) => ({

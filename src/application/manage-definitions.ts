@@ -22,6 +22,7 @@ import {
 import { refreshLaneGroups } from '../postgres/lane-groups.ts';
 import { inTransaction, type TransactionClient } from '../postgres/transaction.ts';
 import { hasUnfinishedJobs, moveTarget } from '../postgres/unfinished-jobs.ts';
+import { readUpstreamCooldowns, type UpstreamCooldown } from '../postgres/upstream-cooldowns.ts';
 import type { Clock } from '../system/clock.ts';
 
 export interface DefinitionDependencies {

@@ -251,6 +251,7 @@ CREATE TABLE "sluice"."upstreams" (
 	"name" text COLLATE "C" PRIMARY KEY NOT NULL,
 	"definition" jsonb NOT NULL,
 	"revision" integer DEFAULT 0 NOT NULL,
+	"target_changed_at" timestamp with time zone,
 	"updated_at" timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 --> statement-breakpoint

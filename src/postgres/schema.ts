@@ -54,6 +54,8 @@ export const upstreams = sluice.table('upstreams', {
   /** The definition as the admin API shows it, every default filled in; `paused` is part of it. */
   definition: jsonb('definition').notNull(),
   revision: integer('revision').notNull().default(0),
+  /** Since when calls go elsewhere or carry the key elsewhere; a call admitted before may have had its effect there. */
+  targetChangedAt: instant('target_changed_at'),
   updatedAt: instant('updated_at').notNull().default(clock),
 });
 

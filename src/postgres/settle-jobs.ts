@@ -118,13 +118,17 @@ begin
     perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > sluice.at_us(sluice.clock_us()) for update;
     if found then return; end if;
   end if;
+  -- A job that may have had its effect at an upstream that has been moved since is held: a change of definitions is waited for.
+  if exists (select 1 from unnest(p_next, p_effect) as x(next, effect) where x.next in ('ready', 'scheduled') and x.effect) then
+    perform pg_advisory_xact_lock_shared(7305001);
+  end if;
   v_now := sluice.at_us(sluice.clock_us());
 
   with s as materialized (
-    select * from unnest(p_job, p_epoch, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
+    select * from unnest(p_job, p_epoch, p_upstream, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
                          p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
                          p_effect, p_unknown, p_unused)
-      as s(job_id, epoch, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
+      as s(job_id, epoch, upstream, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
            retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused)),
   gone as (
     delete from sluice.running_jobs r using s
@@ -136,7 +140,10 @@ begin
               r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
               coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
                 as first_sent_at,
-              s.next, s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
+              case when s.next in ('ready', 'scheduled') and (s.effect or r.first_sent_at is not null)
+                    and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                   then 'upstream_changed' else s.next end as next,
+              s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
               s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error,
               case when s.outcome is null then r.outcome_unknown else s.unknown end as unknown),
   ended as (
@@ -154,10 +161,11 @@ begin
   parked as (
     insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
                                     throttles, first_sent_at, outcome_unknown)
-    select g.job_id, g.lane_id, g.rank, g.seq, g.next, g.reason,
+    select g.job_id, g.lane_id, g.rank, g.seq, case g.next when 'upstream_changed' then 'held' else g.next end,
+           case g.next when 'upstream_changed' then 'upstream_changed' else g.reason end,
            case when g.next = 'scheduled' then v_now + make_interval(secs => g.delay_ms / 1000.0) end, g.cost, g.expires_at, g.epoch,
            g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown
-      from gone g where g.next in ('scheduled', 'held')),
+      from gone g where g.next in ('scheduled', 'held', 'upstream_changed')),
   told as (
     insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
                                  slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)

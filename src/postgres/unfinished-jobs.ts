@@ -26,10 +26,11 @@ export async function hasUnfinishedJobs(
 
 /**
  * Holds the jobs of an upstream that may have had an effect already (`first_sent_at`; throttles do not count): sent to another
- * address, or under another header, the same key would not be recognised. Running ones are left to their settle.
- * Gives how many.
+ * address, or under another header, the same key would not be recognised. Running ones are held by their settle, which
+ * compares `target_changed_at` with their admission. Gives how many were held now.
  */
-export async function holdSentJobs(client: TransactionClient, upstream: string): Promise<number> {
+export async function moveTarget(client: TransactionClient, upstream: string): Promise<number> {
+  await client.query('update sluice.upstreams set target_changed_at = clock_timestamp() where name = $1', [upstream]);
   const scheduled = await client.query(
     `update sluice.parked_jobs p
         set state = 'held', reason = 'upstream_changed', due_at = null, expires_at = null

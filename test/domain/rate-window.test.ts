@@ -72,14 +72,17 @@ t.test('sliding_window: no closed interval of one horizon admits more than the l
   t.pass('held');
 });
 
-t.test('one period and 20 ms after a full window there is still no room: its starts may have left 40 ms late', async (t) => {
-  const rule: WindowRule = { limit: 1, per: 1, algorithm: 'sliding_window', burst: 0, slack_ms: 0 };
-  const log = play(rule, [
-    { pause: 0, cost: 1 },
-    { pause: 1020, cost: 1 },
-  ]);
-  t.equal(log.length, 1, 'an admission one period later is still too early: the first may have been sent 40 ms late');
-});
+t.test(
+  'one period and 20 ms after a full window there is still no room: its starts may have left 40 ms late',
+  async (t) => {
+    const rule: WindowRule = { limit: 1, per: 1, algorithm: 'sliding_window', burst: 0, slack_ms: 0 };
+    const log = play(rule, [
+      { pause: 0, cost: 1 },
+      { pause: 1020, cost: 1 },
+    ]);
+    t.equal(log.length, 1, 'an admission one period later is still too early: the first may have been sent 40 ms late');
+  },
+);
 
 t.test(
   'sliding_window: a start 40 ms late and an arrival within the slack keep the limit in every period',

@@ -377,3 +377,28 @@ t.test('a permit comes back too late to count: nothing is given back to a window
   });
   t.equal((await store.claim(2)).jobs.length, 0, 'the two of now still count');
 });
+
+t.test(
+  'a job that was running while its upstream moved is held instead of being sent again; a success stays one',
+  async (t) => {
+    const store = await useClaims(t);
+    await store.putUpstream('api');
+    await store.addJobs({ count: 4 });
+    const { jobs } = await store.claim(3);
+    await store.putUpstream('api', { base_url: 'https://elsewhere.example.test' });
+    const retry = { next: { kind: 'scheduled', delayMs: 10, reason: null }, outcome: 'error', status: 500 } as const;
+    await store.settle(jobs.slice(0, 1), retry);
+    await store.settle(jobs.slice(1, 2));
+    await store.settle(jobs.slice(2, 3), throttledFor(null));
+    const later = (await store.claim(1)).jobs;
+    t.equal(later.length, 0, 'throttled: closed');
+    t.same(await store.database.query('select state, reason from sluice.parked_jobs'), [
+      { state: 'held', reason: 'upstream_changed' },
+    ]);
+    t.same(
+      await stateTables(store),
+      { ready: 2, running: 0, parked: 1, done: 1 },
+      'throttles apart, the others follow',
+    );
+  },
+);

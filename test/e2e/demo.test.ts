@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import t, { type Test } from 'tap';
 import type { Exit } from '../../src/cli/demo/replica.ts';
 import { createEmptyDatabase, serverOfThisRun } from '../support/database.ts';
+import { inherited } from '../support/service.ts';
 
 t.setTimeout(120_000);
 
@@ -17,7 +18,7 @@ async function startDemo(t: Test, args: readonly string[], env: Record<string, s
   await chmod(folder, 0o755);
   t.teardown(() => rm(folder, { recursive: true, force: true }));
   const child = spawn(process.execPath, ['--import', import.meta.resolve('tsx'), entry, 'demo', ...args], {
-    env: { PATH: process.env.PATH, HOME: process.env.HOME, TMPDIR: folder, ...env },
+    env: { ...inherited(), TMPDIR: folder, ...env },
     detached: true,
     stdio: ['ignore', 'pipe', 'pipe'],
   });

@@ -2,7 +2,7 @@
  * Idempotency: which keys are legal, when two requests are the same, and what verdict each item of a batch gets. Pure; the
  * store (`postgres/insert-batch.ts`) tells which keys are known and keeps exactly what is decided here.
  */
-import { createHash } from 'node:crypto';
+import * as crypto from 'node:crypto';
 import { canonicalJson } from './canonical-json.ts';
 import type { JobState, Method, Verdict } from './job.ts';
 import { holdsLargeNumber } from './json-source.ts';
@@ -60,10 +60,11 @@ export function requestFingerprint(text: string, value: unknown): string {
   return sha256(holdsLargeNumber(value) ? text : canonicalJson(value));
 }
 
-/** Hex, of the text in UTF-8. */
-function sha256(text: string): string {
-  return createHash('sha256').update(text).digest('hex');
-}
+/** Hex, of the text in UTF-8. In one call where Node has it (20.12): an object for each of 10,000 items costs twice the time. */
+const sha256: (text: string) => string =
+  typeof crypto.hash === 'function'
+    ? (text) => crypto.hash('sha256', text, 'hex')
+    : (text) => crypto.createHash('sha256').update(text).digest('hex');
 
 /** The key of an item that came without one, in a batch that derives keys. */
 export function derivedKey(fingerprintHex: string): string {

@@ -119,7 +119,8 @@ function readItem(sent: unknown, index: number, context: Context): SubmittedItem
   if (upstream === undefined) blame('upstream', 'required', 'is required, here or in defaults');
   if (path === undefined) blame('path', 'required', 'is required, here or in defaults');
   const pathFault = path === undefined ? null : checkPath(path);
-  const relative = [...(pathFault === null ? [] : [pathFault]), ...(headers ? checkItemHeaders(headers, null) : [])];
+  const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
+  if (pathFault !== null) relative.unshift(pathFault);
   for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
   const body = readBody(item, index, context, faults);
 

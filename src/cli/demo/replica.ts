@@ -68,6 +68,7 @@ export async function startReplica(options: ReplicaOptions): Promise<Replica> {
     // 'close', not 'exit': by then every line has been read.
     child.once('close', (code, signal) => resolve({ code, signal }));
   });
+  endWithUs(child, exited);
   const lastLines: string[] = [];
   const ready = new Promise<ReadyLine>((resolve) => {
     forEachLine(child, (line) => {
@@ -106,6 +107,22 @@ export async function startReplica(options: ReplicaOptions): Promise<Replica> {
     kill: (signal) => void child.kill(signal),
     stop: (graceMs = 5000) => stop(child, exited, graceMs),
   };
+}
+
+const running = new Set<ChildProcess>();
+
+/** However this process ends (but for a kill -9), the child does not outlive it. */
+function endWithUs(child: ChildProcess, exited: Promise<Exit>): void {
+  if (running.size === 0) process.on('exit', killRunning);
+  running.add(child);
+  void exited.then(() => {
+    running.delete(child);
+    if (running.size === 0) process.off('exit', killRunning);
+  });
+}
+
+function killRunning(): void {
+  for (const child of running) child.kill('SIGKILL');
 }
 
 async function stop(child: ChildProcess, exited: Promise<Exit>, graceMs: number): Promise<Exit> {

@@ -5,14 +5,13 @@
  * Members named `__proto__` are refused in the envelope, the defaults, items and headers, the request as a whole; inside a
  * body they are data like any other, and are neither merged nor lost.
  */
-import { type Fault, ProblemError } from '../domain/errors.ts';
-import { derivedKey, fingerprint, keyFault, requestFingerprint } from '../domain/idempotency.ts';
-import type { KeySource } from '../domain/job.ts';
-import { holdsLargeNumber, nestsDeeperThan, type UnsafeNumber, unsafeNumbers } from '../domain/json-source.ts';
-import { checkItemHeaders, checkPath } from '../domain/outbound-request.ts';
-import { checkShape, jsonPointer } from '../domain/schema-faults.ts';
-import { defaultQueue, maxItems, maxNesting, type Submission, type SubmittedItem } from '../domain/submission.ts';
-import { envelopeSchema, itemSchema, type SentDefaults, type SentItem } from './schemas/batches.ts';
+import { ProblemError } from '../domain/errors.ts';
+import { requestFingerprint } from '../domain/idempotency.ts';
+import { nestsDeeperThan, type UnsafeNumber, unsafeNumbers } from '../domain/json-source.ts';
+import { checkShape } from '../domain/schema-faults.ts';
+import { defaultQueue, maxItems, maxNesting, type Submission } from '../domain/submission.ts';
+import { crowdedMember, type ItemContext, readItem } from './read-item.ts';
+import { envelopeSchema } from './schemas/batches.ts';
 
 export interface ReadSubmission {
   readonly submission: Submission;
@@ -26,8 +25,8 @@ export interface ReadSubmission {
  */
 export function readSubmission(text: string): ReadSubmission {
   const value = parse(text);
-  const { value: envelope, faults } = checkShape(envelopeSchema, value);
   refusePrototypes(value);
+  const { value: envelope, faults } = checkEnvelope(value);
   if (faults !== undefined) {
     throw new ProblemError('invalid_request', `the batch: ${faults[0]!.message}`, { errors: faults });
   }
@@ -36,14 +35,14 @@ export function readSubmission(text: string): ReadSubmission {
   if (items.length > maxItems) {
     throw new ProblemError('too_many_items', `the batch has ${items.length} items, the limit is ${maxItems}`);
   }
-  let unsafe: UnsafeNumber[] | undefined;
-  const context: Context = {
+  let unsafe: ReadonlyMap<string, readonly UnsafeNumber[]> | undefined;
+  const context: ItemContext = {
     queue,
     deriveKeys,
     defaults,
-    unsafeIn: (path) => {
-      unsafe ??= unsafeNumbers(text, value);
-      return unsafe.filter((each) => path.every((part, level) => each.path[level] === part));
+    unsafeIn: (place) => {
+      unsafe ??= byPlace(unsafeNumbers(text, value));
+      return unsafe.get(place) ?? [];
     },
   };
   return {
@@ -53,6 +52,12 @@ export function readSubmission(text: string): ReadSubmission {
     },
     fingerprint: () => requestFingerprint(text, value),
   };
+}
+
+function checkEnvelope(value: unknown): ReturnType<typeof checkShape<typeof envelopeSchema>> {
+  const defaults = typeof value === 'object' && value !== null && 'defaults' in value ? value.defaults : null;
+  const crowded = crowdedMember(value, '') ?? crowdedMember(defaults, '/defaults');
+  return crowded === null ? checkShape(envelopeSchema, value) : { faults: [crowded] };
 }
 
 function parse(text: string): unknown {
@@ -90,133 +95,13 @@ function refusePrototypes(value: unknown): void {
   }
 }
 
-/** What all items of a batch share. */
-interface Context {
-  readonly queue: string;
-  readonly deriveKeys: boolean;
-  readonly defaults: SentDefaults;
-  /** Numbers that parsing has changed, below this place of the request. */
-  unsafeIn(path: readonly (string | number)[]): readonly UnsafeNumber[];
-}
-
-function readItem(sent: unknown, index: number, context: Context): SubmittedItem {
-  const pointer = `/items/${index}`;
-  const { value: item, faults: shapeFaults } = checkShape(itemSchema, sent, pointer);
-  if (shapeFaults !== undefined) {
-    const faults = shapeFaults.map((fault) =>
-      fault.pointer === `${pointer}/idempotency_key` ? { ...fault, code: 'invalid_key' } : fault,
-    );
-    const key = legalKeyOf(sent);
-    return { key, keySource: key === null ? null : 'given', job: null, faults };
+function byPlace(numbers: readonly UnsafeNumber[]): Map<string, UnsafeNumber[]> {
+  const places = new Map<string, UnsafeNumber[]>();
+  for (const number of numbers) {
+    const place = number.path.slice(0, number.path[0] === 'items' ? 3 : 2).join('/');
+    const there = places.get(place);
+    if (there === undefined) places.set(place, [number]);
+    else there.push(number);
   }
-
-  const { defaults } = context;
-  const faults: Fault[] = [];
-  const blame = (field: string, code: string, message: string) =>
-    faults.push({ pointer: `${pointer}/${field}`, code, message });
-
-  const { upstream = defaults.upstream, path = defaults.path, headers = defaults.headers } = item;
-  if (upstream === undefined) blame('upstream', 'required', 'is required, here or in defaults');
-  if (path === undefined) blame('path', 'required', 'is required, here or in defaults');
-  const pathFault = path === undefined ? null : checkPath(path);
-  const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
-  if (pathFault !== null) relative.unshift(pathFault);
-  for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
-  const body = readBody(item, index, context, faults);
-
-  const given = item.idempotency_key ?? null;
-  const wrongKey = given === null ? null : keyFault(given);
-  if (wrongKey !== null) blame('idempotency_key', 'invalid_key', wrongKey);
-  if (given === null && !context.deriveKeys) {
-    blame('idempotency_key', 'missing_idempotency_key', 'is required, unless the batch has derive_keys: true');
-  }
-  const keySource: KeySource = given === null ? 'derived' : 'given';
-  if (faults.length > 0) {
-    const key = wrongKey === null ? given : null;
-    return { key, keySource: key === null ? null : keySource, job: null, faults };
-  }
-
-  const method = item.method ?? defaults.method ?? 'POST';
-  const lowerHeaders = headers === undefined ? null : lowerCased(headers);
-  const print = fingerprint({
-    upstream: upstream!,
-    method,
-    path: path!,
-    headers: lowerHeaders,
-    body: body === null ? null : body.isText ? { text: body.value as string } : { json: body.value },
-  });
-  const key = given ?? derivedKey(print);
-  const job = {
-    key,
-    keySource,
-    fingerprint: print,
-    upstream: upstream!,
-    queue: item.queue ?? defaults.queue ?? context.queue,
-    method,
-    path: path!,
-    headers: lowerHeaders,
-    body: body === null ? null : JSON.stringify(body.value),
-    bodyIsText: body?.isText ?? false,
-    partitionKey: orDefault(item.partition_key, defaults.partition_key),
-    priority: item.priority ?? defaults.priority ?? 0,
-    runAt: inUtc(orDefault(item.run_at, defaults.run_at)),
-    expiresAt: inUtc(orDefault(item.expires_at, defaults.expires_at)),
-    cost: item.cost ?? defaults.cost ?? 1,
-    maxAttempts: orDefault(item.max_attempts, defaults.max_attempts),
-    payloadVersion: orDefault(item.payload_version, defaults.payload_version),
-  };
-  return { key, keySource, job, faults };
-}
-
-/** What goes out as the body: the item's, else the defaults', in one of two forms; null: none. */
-function readBody(
-  item: SentItem,
-  index: number,
-  context: Context,
-  faults: Fault[],
-): { readonly value: unknown; readonly isText: boolean } | null {
-  const own = 'body' in item || 'body_text' in item;
-  const source = own ? item : context.defaults;
-  const pointer = own ? `/items/${index}` : '/defaults';
-  const hasBody = 'body' in source;
-  if ('body_text' in source) {
-    if (hasBody) faults.push({ pointer, code: 'invalid', message: 'has both body and body_text; give one of them' });
-    if (/\p{Cs}/u.test(source.body_text!)) {
-      const message = 'has a lone surrogate, which has no bytes in UTF-8';
-      faults.push({ pointer: `${pointer}/body_text`, code: 'invalid', message });
-    }
-    return { value: source.body_text, isText: true };
-  }
-  if (!hasBody) return null;
-  if (holdsLargeNumber(source.body)) {
-    for (const { path, token } of context.unsafeIn(own ? ['items', index, 'body'] : ['defaults', 'body'])) {
-      faults.push({ pointer: jsonPointer(path), code: 'unsafe_number', message: unsafeMessage(token) });
-    }
-  }
-  return { value: source.body, isText: false };
-}
-
-function unsafeMessage(token: string): string {
-  const shown = token.length > 40 ? `${token.slice(0, 40)}…` : token;
-  return `the number ${shown} would be changed on its way (JSON numbers are doubles here); send the body as body_text`;
-}
-
-/** null stands for "none" and is not filled by the defaults. */
-function orDefault<T>(own: T | null | undefined, byDefault: T | null | undefined): T | null {
-  return own === undefined ? (byDefault ?? null) : own;
-}
-
-function inUtc(time: string | null): string | null {
-  return time === null ? null : new Date(time).toISOString();
-}
-
-function lowerCased(headers: Readonly<Record<string, string>>): Record<string, string> {
-  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
-}
-
-/** The key of an item whose shape is wrong elsewhere, so that its verdict can be found by it. */
-function legalKeyOf(sent: unknown): string | null {
-  if (typeof sent !== 'object' || sent === null || !('idempotency_key' in sent)) return null;
-  const key = sent.idempotency_key;
-  return typeof key === 'string' && keyFault(key) === null ? key : null;
+  return places;
 }

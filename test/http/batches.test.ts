@@ -1,6 +1,7 @@
 /** POST /v1/batches: verdicts, faults of items and envelopes, keys, defaults, and the request's own idempotency. */
 import { createHash } from 'node:crypto';
 import t from 'tap';
+import { createTestApp, unreachableDatabase } from '../support/app.ts';
 import type { BatchAnswer } from '../support/client.ts';
 import { codesOf, defaults, type Problem, useIntake } from '../support/intake.ts';
 
@@ -420,6 +421,66 @@ t.test('numbers that a double would change are rejected by name, and body_text c
   );
   t.same(verdicts(inherited.body.items), ['rejected', 'accepted']);
   t.equal(inherited.body.items[0]!.errors![0]!.pointer, '/defaults/body/id');
+});
+
+t.test('each of many items gets its own unsafe numbers', async (t) => {
+  const { post } = await useIntake(t);
+  const items = Array.from(
+    { length: 3000 },
+    (_, i) => `{"idempotency_key":"k${i}","body":[1,${i % 3 === 0 ? '9007199254740993' : '1e20'}]}`,
+  );
+  const { body } = await post(`{"defaults":${JSON.stringify(defaults)},"items":[${items}]}`);
+  const wrong = body.items.filter((item, i) => {
+    const pointer = item.errors?.[0]?.pointer;
+    return i % 3 === 0 ? pointer !== `/items/${i}/body/1` : item.verdict !== 'accepted';
+  });
+  t.same(wrong, []);
+});
+
+t.test('what is crowded with mistakes is refused without telling each', async (t) => {
+  const { submit, post } = await useIntake(t);
+  const many = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, i) => [`x-${i}`, i]));
+  const numbers = `[${Array(50).fill('9007199254740993')}]`;
+  const items = await submit([
+    { idempotency_key: 'a', ...many(100_000) },
+    { idempotency_key: 'b', headers: many(100_000) },
+    { idempotency_key: 'c', ...many(50) },
+    { idempotency_key: 'd', body: many(100_000) },
+  ]);
+  t.same(
+    items.map((item) => item.errors?.length),
+    [1, 1, 20, undefined],
+  );
+  t.match(items[0]!.errors![0], { pointer: '/items/0', message: /100001 members/ });
+  t.match(items[1]!.errors![0], { pointer: '/items/1/headers' });
+  const unsafe = await post(
+    `{"defaults":${JSON.stringify(defaults)},"items":[{"idempotency_key":"e","body":${numbers}}]}`,
+  );
+  t.equal(unsafe.body.items[0]!.errors!.length, 20);
+  for (const envelope of [many(1000), { defaults: many(1000) }, { defaults: { headers: many(1000) } }]) {
+    const refused = await post<Problem>({ ...envelope, items: [{ idempotency_key: 'k' }] });
+    t.match(refused, { status: 400, body: { code: 'invalid_request' } });
+    t.equal(refused.body.errors.length, 1);
+  }
+});
+
+t.test('with PostgreSQL away it says so, and when to come back; with one connection everything works', async (t) => {
+  const { app } = await createTestApp(t, unreachableDatabase(t));
+  for (const [method, url] of [
+    ['POST', '/v1/batches'],
+    ['GET', '/v1/batches/01890000-0000-7000-8000-000000000000'],
+    ['GET', '/v1/jobs/01890000-0000-7000-8000-000000000000'],
+  ] as const) {
+    const payload = { defaults, items: [{ idempotency_key: 'k' }] };
+    const answer = await app.inject({ method, url, ...(method === 'POST' ? { payload } : {}) });
+    t.match(answer.json(), { status: 503, code: 'database_unavailable' }, url);
+    t.match(answer.headers['retry-after'], /^\d+$/);
+  }
+  const { post, get } = await useIntake(t, { max: 1 });
+  const batch = { defaults, items: [{ idempotency_key: 'k' }, { idempotency_key: 'l', partition_key: 'p' }] };
+  const answers = await Promise.all(Array.from({ length: 10 }, () => post(batch, { 'idempotency-key': 'one' })));
+  t.same([...new Set(answers.map(({ body }) => body.batch_id))].length, 1);
+  t.equal((await get(`/v1/batches/${answers[0]!.body.batch_id}/items`)).status, 200);
 });
 
 t.test('the request key gives the first answer again, whatever has happened since', async (t) => {

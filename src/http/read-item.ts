@@ -1,0 +1,166 @@
+/**
+ * One item of a submission, read alone: checked for shape, completed by the defaults, its body kept as JSON text, its
+ * fingerprint and key worked out. Whatever is wrong is in its faults; it never throws, so it sinks no other.
+ */
+import type { Fault } from '../domain/errors.ts';
+import { derivedKey, fingerprint, keyFault } from '../domain/idempotency.ts';
+import type { KeySource } from '../domain/job.ts';
+import { holdsLargeNumber, type UnsafeNumber } from '../domain/json-source.ts';
+import { checkItemHeaders, checkPath } from '../domain/outbound-request.ts';
+import { checkShape, jsonPointer } from '../domain/schema-faults.ts';
+import type { SubmittedItem } from '../domain/submission.ts';
+import { itemSchema, type SentDefaults, type SentItem } from './schemas/batches.ts';
+
+/** What all items of a batch share. */
+export interface ItemContext {
+  readonly queue: string;
+  readonly deriveKeys: boolean;
+  readonly defaults: SentDefaults;
+  /** Numbers that parsing has changed in a member of the defaults or of an item: `defaults/body`, `items/4/body`. */
+  unsafeIn(place: string): readonly UnsafeNumber[];
+}
+
+/** Far more than there are fields; what has more is not looked into, since every mistake in it would be told. */
+const maxMembers = 100;
+/** Most mistakes that are told of one item; they are stored and answered for each. */
+const maxFaults = 20;
+
+/** Faults point from the root of the request: `/items/4/method`. */
+export function readItem(sent: unknown, index: number, context: ItemContext): SubmittedItem {
+  const item = checkItem(sent, index, context);
+  return item.faults.length <= maxFaults ? item : { ...item, faults: item.faults.slice(0, maxFaults) };
+}
+
+function checkItem(sent: unknown, index: number, context: ItemContext): SubmittedItem {
+  const pointer = `/items/${index}`;
+  const crowded = crowdedMember(sent, pointer);
+  if (crowded !== null) return { key: null, keySource: null, job: null, faults: [crowded] };
+  const { value: item, faults: shapeFaults } = checkShape(itemSchema, sent, pointer);
+  if (shapeFaults !== undefined) {
+    const faults = shapeFaults.map((fault) =>
+      fault.pointer === `${pointer}/idempotency_key` ? { ...fault, code: 'invalid_key' } : fault,
+    );
+    const key = legalKeyOf(sent);
+    return { key, keySource: key === null ? null : 'given', job: null, faults };
+  }
+
+  const { defaults } = context;
+  const faults: Fault[] = [];
+  const blame = (field: string, code: string, message: string) =>
+    faults.push({ pointer: `${pointer}/${field}`, code, message });
+
+  const { upstream = defaults.upstream, path = defaults.path, headers = defaults.headers } = item;
+  if (upstream === undefined) blame('upstream', 'required', 'is required, here or in defaults');
+  if (path === undefined) blame('path', 'required', 'is required, here or in defaults');
+  const pathFault = path === undefined ? null : checkPath(path);
+  const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
+  if (pathFault !== null) relative.unshift(pathFault);
+  for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
+  const body = readBody(item, index, context, faults);
+
+  const given = item.idempotency_key ?? null;
+  const wrongKey = given === null ? null : keyFault(given);
+  if (wrongKey !== null) blame('idempotency_key', 'invalid_key', wrongKey);
+  if (given === null && !context.deriveKeys) {
+    blame('idempotency_key', 'missing_idempotency_key', 'is required, unless the batch has derive_keys: true');
+  }
+  const keySource: KeySource = given === null ? 'derived' : 'given';
+  if (faults.length > 0) {
+    const key = wrongKey === null ? given : null;
+    return { key, keySource: key === null ? null : keySource, job: null, faults };
+  }
+
+  const method = item.method ?? defaults.method ?? 'POST';
+  const lowerHeaders = headers === undefined ? null : lowerCased(headers);
+  const print = fingerprint({
+    upstream: upstream!,
+    method,
+    path: path!,
+    headers: lowerHeaders,
+    body: body === null ? null : body.isText ? { text: body.value as string } : { json: body.value },
+  });
+  const key = given ?? derivedKey(print);
+  const job = {
+    key,
+    keySource,
+    fingerprint: print,
+    upstream: upstream!,
+    queue: item.queue ?? defaults.queue ?? context.queue,
+    method,
+    path: path!,
+    headers: lowerHeaders,
+    body: body === null ? null : JSON.stringify(body.value),
+    bodyIsText: body?.isText ?? false,
+    partitionKey: orDefault(item.partition_key, defaults.partition_key),
+    priority: item.priority ?? defaults.priority ?? 0,
+    runAt: inUtc(orDefault(item.run_at, defaults.run_at)),
+    expiresAt: inUtc(orDefault(item.expires_at, defaults.expires_at)),
+    cost: item.cost ?? defaults.cost ?? 1,
+    maxAttempts: orDefault(item.max_attempts, defaults.max_attempts),
+    payloadVersion: orDefault(item.payload_version, defaults.payload_version),
+  };
+  return { key, keySource, job, faults };
+}
+
+/** A fault for an object with too many members, where members are read by name. */
+export function crowdedMember(value: unknown, pointer: string): Fault | null {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
+  const count = Object.keys(value).length;
+  if (count > maxMembers) {
+    return { pointer, code: 'invalid', message: `has ${count} members, at most ${maxMembers} are taken` };
+  }
+  return 'headers' in value ? crowdedMember(value.headers, `${pointer}/headers`) : null;
+}
+
+/** What goes out as the body: the item's, else the defaults', in one of two forms; null: none. */
+function readBody(
+  item: SentItem,
+  index: number,
+  context: ItemContext,
+  faults: Fault[],
+): { readonly value: unknown; readonly isText: boolean } | null {
+  const own = 'body' in item || 'body_text' in item;
+  const source = own ? item : context.defaults;
+  const pointer = own ? `/items/${index}` : '/defaults';
+  const hasBody = 'body' in source;
+  if ('body_text' in source) {
+    if (hasBody) faults.push({ pointer, code: 'invalid', message: 'has both body and body_text; give one of them' });
+    if (/\p{Cs}/u.test(source.body_text!)) {
+      const message = 'has a lone surrogate, which has no bytes in UTF-8';
+      faults.push({ pointer: `${pointer}/body_text`, code: 'invalid', message });
+    }
+    return { value: source.body_text, isText: true };
+  }
+  if (!hasBody) return null;
+  if (holdsLargeNumber(source.body)) {
+    for (const { path, token } of context.unsafeIn(own ? `items/${index}/body` : 'defaults/body')) {
+      faults.push({ pointer: jsonPointer(path), code: 'unsafe_number', message: unsafeMessage(token) });
+    }
+  }
+  return { value: source.body, isText: false };
+}
+
+function unsafeMessage(token: string): string {
+  const shown = token.length > 40 ? `${token.slice(0, 40)}…` : token;
+  return `the number ${shown} would be changed on its way (JSON numbers are doubles here); send the body as body_text`;
+}
+
+/** null stands for "none" and is not filled by the defaults. */
+function orDefault<T>(own: T | null | undefined, byDefault: T | null | undefined): T | null {
+  return own === undefined ? (byDefault ?? null) : own;
+}
+
+function inUtc(time: string | null): string | null {
+  return time === null ? null : new Date(time).toISOString();
+}
+
+function lowerCased(headers: Readonly<Record<string, string>>): Record<string, string> {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
+}
+
+/** The key of an item whose shape is wrong elsewhere, so that its verdict can be found by it. */
+function legalKeyOf(sent: unknown): string | null {
+  if (typeof sent !== 'object' || sent === null || !('idempotency_key' in sent)) return null;
+  const key = sent.idempotency_key;
+  return typeof key === 'string' && keyFault(key) === null ? key : null;
+}

@@ -121,8 +121,6 @@ export const envelopeSchema = z.strictObject({
   items: z.array(z.unknown()),
 });
 
-export type SentEnvelope = z.output<typeof envelopeSchema>;
-
 /** For the OpenAPI document: the items are not checked as one. */
 export const batchSchema = envelopeSchema
   .extend({

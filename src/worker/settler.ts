@@ -41,9 +41,10 @@ export class Settler {
     return this.#waiting.length + this.#writing.length;
   }
 
-  /** Whether this job's outcome is not written yet. */
-  holds(jobId: string): boolean {
-    return this.#waiting.some((row) => row.jobId === jobId) || this.#writing.some((row) => row.jobId === jobId);
+  /** Whether the outcome of this lease is not written yet. */
+  holds(jobId: string, epoch: number): boolean {
+    const its = (row: SettleRow) => row.jobId === jobId && row.epoch === epoch;
+    return this.#waiting.some(its) || this.#writing.some(its);
   }
 
   start(): void {

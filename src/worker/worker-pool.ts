@@ -42,6 +42,7 @@ interface Running {
 export class WorkerPool {
   readonly workerId = uuidv7();
   readonly #options: WorkerPoolOptions;
+  /** By lease, not by job: a job that was taken over may come back while its lost call is still ending. */
   readonly #running = new Map<string, Running>();
   readonly #heartbeat: Heartbeat;
   readonly #settler: Settler;
@@ -125,9 +126,10 @@ export class WorkerPool {
 
   async #start(claim: Claim, startedAtMs: number, startedWallMs: number): Promise<void> {
     // Held from the first moment on: a slot is taken before anything is waited for.
+    this.#giveUpLost(claim.jobs);
     const started = claim.jobs.map((job) => {
       const running = { job, cancel: new AbortController() };
-      this.#running.set(job.jobId, running);
+      this.#running.set(leaseOf(job), running);
       return running;
     });
     let definitions: Definitions | undefined;
@@ -165,7 +167,7 @@ export class WorkerPool {
 
   #end({ job }: Running, row: SettleRow, startedAtMs: number): void {
     this.#settler.add(row);
-    this.#running.delete(job.jobId);
+    this.#running.delete(leaseOf(job));
     this.#options.logger.debug(
       {
         job_id: job.jobId,
@@ -203,11 +205,17 @@ export class WorkerPool {
     }
   }
 
+  /** A job that was given to us again is ours under a new epoch; a call under an older one has lost its lease. */
+  #giveUpLost(claimed: readonly ClaimedJob[]): void {
+    const ids = new Set(claimed.map((job) => job.jobId));
+    for (const { job, cancel } of this.#running.values()) if (ids.has(job.jobId)) cancel.abort();
+  }
+
   async #giveBackUnknown(): Promise<void> {
     const { database } = this.#options;
     const held = await heldJobs(database, this.workerId);
     for (const [jobId, epoch] of held) {
-      if (this.#running.has(jobId) || this.#settler.holds(jobId)) continue;
+      if (this.#running.has(leaseOf({ jobId, epoch })) || this.#settler.holds(jobId, epoch)) continue;
       this.#settler.add(untouched({ jobId, epoch, upstream: '', outcomeUnknown: false }));
     }
   }
@@ -221,6 +229,10 @@ export class WorkerPool {
     this.#onIdle = undefined;
     return this.#running.size === 0;
   }
+}
+
+function leaseOf({ jobId, epoch }: Pick<ClaimedJob, 'jobId' | 'epoch'>): string {
+  return `${jobId}/${epoch}`;
 }
 
 /** Back to its place as if it had not been claimed. */

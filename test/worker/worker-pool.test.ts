@@ -1,0 +1,180 @@
+/** What a worker does with what it claimed when time, lease, database or process turn against it. */
+import t from 'tap';
+import { type Claims, useClaims } from '../support/claims.ts';
+import { eventually } from '../support/eventually.ts';
+import { useUpstream } from '../support/upstream.ts';
+import { behind, Gate, startWorker } from '../support/worker.ts';
+
+async function done({ database }: Claims): Promise<{ state: string; attempts_used: number; calls: number }[]> {
+  return database.query('select state, attempts_used, calls from sluice.done_jobs');
+}
+
+async function storeWithUpstream(t: Parameters<typeof useClaims>[0], url: string): Promise<Claims> {
+  const store = await useClaims(t);
+  await store.putUpstream('api', { base_url: url, allow_private_addresses: true, retry: { base_ms: 20, cap_ms: 50 } });
+  return store;
+}
+
+t.test(
+  'a worker stopped between claim and send lets its permits go: the bound holds, nothing is spent, the jobs run later',
+  async (t) => {
+    const upstream = await useUpstream(t);
+    const store = await storeWithUpstream(t, upstream.url);
+    await store.putLimit('all', { limit: 5, per: 1, upstreams: ['api'] });
+    await store.addJobs({ count: 15 });
+    const gate = new Gate();
+    await startWorker(t, { connectionString: store.connectionString, concurrency: 5, around: behind(gate) });
+    await eventually('the first five are claimed and stopped', () => gate.waiting === 5);
+    // Another worker uses the windows that follow, while the first still holds what it was admitted three windows ago.
+    await startWorker(t, { connectionString: store.connectionString });
+    await eventually('the other worker has done the other ten', async () => (await done(store)).length === 10);
+    gate.open();
+    await eventually('all are done', async () => (await done(store)).length === 15);
+    t.ok(upstream.log.maxStartsInAny(1_000) <= 5, `at most ${upstream.log.maxStartsInAny(1_000)} in any second`);
+    t.ok((await done(store)).every((job) => job.state === 'succeeded' && job.attempts_used === 1 && job.calls === 1));
+    t.equal(upstream.log.doubles().length, 0);
+  },
+);
+
+t.test(
+  "a worker that lost its lease in mid-call writes nothing: the result is the other one's, both attempts are on record",
+  async (t) => {
+    const upstream = await useUpstream(t, { rules: [{ times: 1, answer: { gate: 'slow' } }] });
+    const store = await storeWithUpstream(t, upstream.url);
+    await store.addJobs({ count: 1 });
+    // With its one slot taken it has no reason to ask for jobs, and does not learn that its lease is over.
+    const first = await startWorker(t, { connectionString: store.connectionString, concurrency: 1, leaseSeconds: 60 });
+    await eventually('the first worker is in mid-call', () => upstream.log.requests.length === 1);
+    // As if it had been suspended for longer than its lease: it cannot know.
+    await store.database.query(
+      `update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second' where id = $1`,
+      [first.workerId],
+    );
+    const second = await startWorker(t, { connectionString: store.connectionString });
+    await eventually('the second worker has finished it', async () => (await done(store)).length === 1);
+    upstream.release('slow');
+    const attempts = await eventually('the late answer is kept as evidence', async () => {
+      const rows = await store.database.query<{ worker_id: string; outcome: string; late_outcome: string | null }>(
+        'select worker_id, outcome, late_outcome from sluice.attempts order by number',
+      );
+      return rows[0]?.late_outcome !== null && rows;
+    });
+    t.same(attempts, [
+      { worker_id: first.workerId, outcome: 'unknown', late_outcome: 'success' },
+      { worker_id: second.workerId, outcome: 'success', late_outcome: null },
+    ]);
+    t.same(await done(store), [{ state: 'succeeded', attempts_used: 2, calls: 2 }]);
+    t.equal(upstream.log.doubles().length, 0, 'one effect');
+  },
+);
+
+t.test('outcomes survive the loss of every connection: a success is never called again, never a failure', async (t) => {
+  const upstream = await useUpstream(t, { rules: [{ answer: { gate: 'all' } }] });
+  const store = await storeWithUpstream(t, upstream.url);
+  await store.addJobs({ count: 6 });
+  await startWorker(t, { connectionString: store.connectionString });
+  await eventually('six calls are in flight', () => upstream.log.requests.length === 6);
+  const cut = () =>
+    store.database.query(`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'worker'`);
+  await cut();
+  upstream.release('all');
+  await cut();
+  await eventually('all are done', async () => (await done(store)).length === 6);
+  t.ok((await done(store)).every((job) => job.state === 'succeeded' && job.calls === 1));
+  t.equal(upstream.log.requests.length, 6);
+});
+
+t.test('jobs of a claim whose answer was lost go back untouched and run', async (t) => {
+  const upstream = await useUpstream(t);
+  const store = await storeWithUpstream(t, upstream.url);
+  const worker = await startWorker(t, { connectionString: store.connectionString });
+  await store.addJobs({ count: 3, runAt: `clock_timestamp() + interval '1 hour'` });
+  // Claimed in its name, and it never hears of it.
+  await store.database.query(
+    `with gone as (delete from sluice.parked_jobs returning *)
+     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, eligible_at, worker_id, admitted_at, epoch)
+     select g.job_id, g.lane_id, l.group_id, g.rank, g.seq, g.cost, clock_timestamp(), $1, clock_timestamp(), 1
+       from gone g join sluice.lanes l on l.id = g.lane_id`,
+    [worker.workerId],
+  );
+  await store.database.query(
+    `select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'worker'`,
+  );
+  await eventually('all are done', async () => {
+    worker.wake();
+    return (await done(store)).length === 3;
+  });
+  t.ok((await done(store)).every((job) => job.attempts_used === 1 && job.calls === 1));
+});
+
+t.test(
+  'a drain claims nothing more and writes what was in flight; over the grace it hands back as unknown',
+  async (t) => {
+    const upstream = await useUpstream(t, { rules: [{ times: 4, answer: { gate: 'all' } }] });
+    const store = await storeWithUpstream(t, upstream.url);
+    await store.addJobs({ count: 10 });
+    const first = await startWorker(t, { connectionString: store.connectionString, concurrency: 2 });
+    await eventually('two are in flight', () => upstream.log.requests.length === 2);
+    const drained = first.drain(60_000);
+    upstream.release('all');
+    await drained;
+    t.same(
+      (await done(store)).map((job) => job.state),
+      ['succeeded', 'succeeded'],
+    );
+    t.equal(upstream.log.requests.length, 2, 'no new claims');
+
+    const second = await startWorker(t, { connectionString: store.connectionString, concurrency: 2 });
+    upstream.script({ times: 2, answer: { gate: 'more' } });
+    await eventually('two more are in flight', () => upstream.log.requests.length === 4);
+    await second.drain(0);
+    const unknown = await store.database.query('select outcome, charged from sluice.attempts where outcome <> $1', [
+      'success',
+    ]);
+    t.same(unknown, [
+      { outcome: 'unknown', charged: 'attempt' },
+      { outcome: 'unknown', charged: 'attempt' },
+    ]);
+    const [left] = await store.database.query<{ n: number }>('select count(*)::int as n from sluice.running_jobs');
+    t.equal(left!.n, 0, 'others can take them at once');
+    upstream.release('more');
+    await startWorker(t, { connectionString: store.connectionString });
+    await eventually('all are done', async () => (await done(store)).length === 10);
+    t.equal(upstream.log.doubles().length, 0);
+  },
+);
+
+t.test('a poison job, whose worker dies at each call, ends by max_attempts', async (t) => {
+  const upstream = await useUpstream(t, { rules: [{ answer: { gate: 'never' } }] });
+  const store = await storeWithUpstream(t, upstream.url);
+  await store.putUpstream('api', { base_url: upstream.url, allow_private_addresses: true, retry: { max_attempts: 3 } });
+  await store.addJobs({ count: 1 });
+  const worker = await startWorker(t, { connectionString: store.connectionString });
+  for (let call = 1; call <= 3; call += 1) {
+    await eventually(`call ${call}`, () => {
+      worker.wake();
+      return upstream.log.requests.length === call;
+    });
+    await store.database.query(`update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second'`);
+    await eventually('it was taken back', async () => {
+      const rows = await store.database.query('select 1 from sluice.attempts where number = $1', [call]);
+      if (rows.length === 0)
+        await store.database.query(
+          `update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second'`,
+        );
+      else
+        await store.database.query(
+          `update sluice.workers set lease_expires_at = clock_timestamp() + interval '1 hour'`,
+        );
+      worker.wake();
+      return rows.length > 0;
+    });
+  }
+  const [job] = await eventually('it ended', async () => {
+    const rows = await store.database.query<{ state: string; reason: string }>(
+      'select state, reason from sluice.done_jobs',
+    );
+    return rows.length > 0 && rows;
+  });
+  t.same(job, { state: 'failed', reason: 'attempts_exhausted' });
+});

@@ -1,0 +1,61 @@
+/**
+ * What a bench leaves behind: JSON under bench/results with the machine and its load, so that figures of two days can be
+ * told apart by more than their size.
+ */
+import { mkdir, writeFile } from 'node:fs/promises';
+import { cpus, loadavg } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Database } from '../src/postgres/database.ts';
+
+export interface Machine {
+  readonly cpus: number;
+  readonly model: string;
+  readonly node: string;
+  readonly postgres: string;
+  /** Settings that decide how durable a commit is. */
+  readonly durability: Readonly<Record<string, string>>;
+  readonly loadAtStart: number;
+}
+
+/** Refuses a server that would be fast by not being durable. */
+export async function describeMachine(database: Database): Promise<Machine> {
+  const names = ['fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers', 'max_wal_size'];
+  const rows = await database.query<{ name: string; setting: string }>(
+    'select name, current_setting(name) as setting from pg_settings where name = any ($1::text[])',
+    [names],
+  );
+  const durability = Object.fromEntries(rows.map(({ name, setting }) => [name, setting]));
+  for (const name of ['fsync', 'synchronous_commit', 'full_page_writes']) {
+    if (durability[name] !== 'on') throw new Error(`${name} is ${durability[name]}: figures would mean nothing`);
+  }
+  const [version] = await database.query<{ server_version: string }>('show server_version');
+  return {
+    cpus: cpus().length,
+    model: cpus()[0]?.model ?? 'unknown',
+    node: process.version,
+    postgres: version!.server_version,
+    durability,
+    loadAtStart: load(),
+  };
+}
+
+/** Of the last minute; what else runs on the machine is in it, and at the end so are we. */
+export function load(): number {
+  return Math.round(loadavg()[0]! * 100) / 100;
+}
+
+export function machineInWords({ cpus, model, node, postgres, loadAtStart }: Machine): string {
+  return `${cpus} x ${model.trim()}, node ${node}, PostgreSQL ${postgres} (durable), load at the start ${loadAtStart}`;
+}
+
+/** `name`.json and latest.json; gives the path of the first. */
+export async function writeResults(name: string, results: object): Promise<string> {
+  const folder = fileURLToPath(new URL('results/', import.meta.url));
+  await mkdir(folder, { recursive: true });
+  const text = `${JSON.stringify({ at: new Date().toISOString(), ...results }, null, 2)}\n`;
+  await writeFile(join(folder, 'latest.json'), text);
+  const path = join(folder, `${name}.json`);
+  await writeFile(path, text);
+  return path;
+}

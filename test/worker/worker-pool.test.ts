@@ -166,7 +166,6 @@ t.test('a poison job, whose worker dies at each call, ends by max_attempts', asy
         await store.database.query(
           `update sluice.workers set lease_expires_at = clock_timestamp() + interval '1 hour'`,
         );
-      worker.wake();
       return rows.length > 0;
     });
   }

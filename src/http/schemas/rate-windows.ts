@@ -59,7 +59,7 @@ export const windowTargetSchema = z
   .strictObject({
     partition_key: partitionKey.nullable().optional().describe('Which window of a limit by partition'),
   })
-  .optional();
+  .nullish();
 
 export const windowCooldownRequestSchema = z.strictObject({
   seconds: z.number().positive().max(2_678_400).describe('From now on; an earlier cooldown is never shortened'),

@@ -19,6 +19,7 @@ import { migrate } from './postgres/migrate.ts';
 import { waitUntilReachable } from './postgres/wait-until-reachable.ts';
 import { WakeUps } from './postgres/wake-ups.ts';
 import { type Clock, systemClock } from './system/clock.ts';
+import { armFaultPoints, noFaultPoints } from './system/fault-points.ts';
 import type { Logger } from './system/logger.ts';
 import { WorkerPool } from './worker/worker-pool.ts';
 
@@ -70,12 +71,14 @@ async function start(
   const { connectionString, embedded } = await prepareDatabase(config, logger, signal, opened);
   if (signal.aborted) return undefined;
 
-  const database = openDatabase({ connectionString, max: config.poolMax, logger });
+  const faultPoints =
+    config.faultPlan === undefined ? noFaultPoints : armFaultPoints(config.faultPlan, { clock, logger });
+  const database = openDatabase({ connectionString, max: config.poolMax, logger, faultPoints });
   opened.push(() => database.close());
   await applyFile(config, database, logger, clock);
 
   const definitions = new DefinitionStore(database);
-  const sender = createSender({ clock, connectionsPerOrigin: config.concurrency });
+  const sender = createSender({ clock, connectionsPerOrigin: config.concurrency, faultPoints });
   opened.push(() => sender.close());
   const wakeUps = new WakeUps({ connectionString, logger, clock });
   opened.push(() => wakeUps.stop());
@@ -89,6 +92,7 @@ async function start(
         concurrency: config.concurrency,
         leaseSeconds: config.leaseSeconds,
         readSecret: config.readSecret,
+        faultPoints,
         currentDefinitions: () => definitions.current(),
         definitionsAtLeast: (version) => definitions.atLeast(version),
       })

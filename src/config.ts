@@ -8,6 +8,7 @@ import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import { nearName } from './domain/near-name.ts';
+import { type FaultPlan, parseFaultPlan } from './system/fault-points.ts';
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 export type Role = 'api' | 'worker';
@@ -35,6 +36,8 @@ export interface Config {
   readonly retentionDays: number;
   readonly keyRetentionDays: number;
   readonly logLevel: string;
+  /** For tests: where this process is to break (system/fault-points.ts); undefined: nowhere. */
+  readonly faultPlan: FaultPlan | undefined;
   /** npm or npx started this process, through a shell that does not pass signals on. */
   readonly startedByNpm: boolean;
   /** Things that are no fault but worth a line in the log. */
@@ -109,6 +112,15 @@ const schema = z.object({
     (value) => logLevels.some((level) => level === value),
     `must be one of ${logLevels.join(', ')}`,
   ).default('info'),
+  SLUICE_FAULT_POINTS: z
+    .string()
+    .transform((value, context): FaultPlan => {
+      const plan = parseFaultPlan(value);
+      if (typeof plan !== 'string') return plan;
+      context.addIssue({ code: 'custom', message: plan });
+      return z.NEVER;
+    })
+    .optional(),
 });
 
 /** Variables of the commands that speak with a running service. */
@@ -123,6 +135,9 @@ export function loadConfig(env: Environment = process.env): Config {
   faults.push(...misspelt);
   const openHost = openHostFault(env);
   if (openHost !== undefined) faults.push(openHost);
+  if (env.SLUICE_FAULT_POINTS !== undefined && env.NODE_ENV !== 'test') {
+    faults.push('SLUICE_FAULT_POINTS: breaks the process on purpose, so it is taken only with NODE_ENV=test');
+  }
   if (!parsed.success || faults.length > 0) throw new ConfigError(faults);
 
   const found = parsed.data;
@@ -144,6 +159,7 @@ export function loadConfig(env: Environment = process.env): Config {
     retentionDays: found.SLUICE_RETENTION_DAYS,
     keyRetentionDays: found.SLUICE_KEY_RETENTION_DAYS,
     logLevel: found.LOG_LEVEL,
+    faultPlan: found.SLUICE_FAULT_POINTS,
     startedByNpm: env.npm_lifecycle_event !== undefined,
     warnings: unknown,
   };

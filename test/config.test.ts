@@ -30,6 +30,7 @@ t.test('an empty environment gives the defaults', async (t) => {
     retentionDays: 30,
     keyRetentionDays: 7,
     logLevel: 'info',
+    faultPlan: undefined,
     startedByNpm: false,
     warnings: [],
   });
@@ -79,6 +80,7 @@ t.test('every variable is taken', async (t) => {
     retentionDays: 1,
     keyRetentionDays: 2,
     logLevel: 'silent',
+    faultPlan: undefined,
     startedByNpm: true,
     warnings: [],
   });
@@ -198,4 +200,19 @@ t.test('the secrets alone can be had where the rest of the environment is wrong'
   t.same([...secrets], ['API_KEY']);
   t.equal(readSecret('API_KEY'), 'v');
   t.throws(() => loadSecrets({ SLUICE_SECRETS: 'no-good' }), ConfigError);
+});
+
+t.test('fault points are taken in tests only', async (t) => {
+  const plan = { SLUICE_FAULT_POINTS: 'settle.before=40001' };
+  t.same(faultsOf(plan), [
+    'SLUICE_FAULT_POINTS: breaks the process on purpose, so it is taken only with NODE_ENV=test',
+  ]);
+  t.same(faultsOf({ ...plan, NODE_ENV: 'production' }).length, 1);
+  t.same(
+    [...(loadConfig({ ...plan, NODE_ENV: 'test' }).faultPlan ?? [])],
+    [['settle.before', [{ kind: 'fail', sqlState: '40001' }]]],
+  );
+  t.match(faultsOf({ SLUICE_FAULT_POINTS: 'settle.befor=kill', NODE_ENV: 'test' }), [
+    /^SLUICE_FAULT_POINTS: has no point "settle.befor"; there are .*settle\.before/,
+  ]);
 });

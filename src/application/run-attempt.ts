@@ -11,12 +11,14 @@ import { decideSettlement, refuseLateResend, type Settlement } from '../domain/s
 import type { Sender } from '../outbound/send-request.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
+import { type FaultPoints, noFaultPoints } from '../system/fault-points.ts';
 
 export interface RunAttemptDependencies {
   readonly sender: Sender;
   readonly clock: Clock;
   /** Reads an upstream secret at the time of the call. */
   readonly readSecret: (name: string) => string | undefined;
+  readonly faultPoints?: FaultPoints;
 }
 
 export interface AttemptTerms {
@@ -49,10 +51,14 @@ async function call(
   job: ClaimedJob,
   upstream: Upstream,
   terms: AttemptTerms,
-  { sender, readSecret }: RunAttemptDependencies,
+  { sender, readSecret, faultPoints = noFaultPoints }: RunAttemptDependencies,
 ): Promise<CallResult> {
   const request = buildOutboundRequest(job, upstream, readSecret, newTraceparent());
-  return 'kind' in request ? request : sender.send(request, terms);
+  if ('kind' in request) return request;
+  await faultPoints.pass('send.before');
+  const result = await sender.send(request, terms);
+  if (result.kind === 'answered') await faultPoints.pass('answer.read');
+  return result;
 }
 
 /** W3C Trace Context, version 00: a trace of its own for each call. */

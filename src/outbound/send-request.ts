@@ -9,6 +9,7 @@ import { Agent, type Dispatcher } from 'undici';
 import { isConnectionHeader, type OutboundRequest } from '../domain/outbound-request.ts';
 import { type CallResult, cancelledCode } from '../domain/outcome.ts';
 import type { Clock } from '../system/clock.ts';
+import { type FaultPoints, noFaultPoints } from '../system/fault-points.ts';
 import { guardedConnector, type Lookup } from './address-guard.ts';
 import { AnswerBody } from './answer-body.ts';
 import { blotOutText, blottable } from './blot-out.ts';
@@ -44,6 +45,7 @@ export interface SenderOptions {
   readonly connectionsPerOrigin?: number;
   /** Resolver in place of `dns.lookup`. */
   readonly lookup?: Lookup;
+  readonly faultPoints?: FaultPoints;
 }
 
 /**
@@ -53,7 +55,12 @@ export interface SenderOptions {
  */
 const keepAliveTimeoutMs = 4_000;
 
-export function createSender({ clock, connectionsPerOrigin, lookup }: SenderOptions): Sender {
+export function createSender({
+  clock,
+  connectionsPerOrigin,
+  lookup,
+  faultPoints = noFaultPoints,
+}: SenderOptions): Sender {
   const watch = new CallWatch(clock);
   const connectTimeouts = new Map<string, number>();
   const openAgent = (allowPrivateAddresses: boolean) =>
@@ -77,7 +84,7 @@ export function createSender({ clock, connectionsPerOrigin, lookup }: SenderOpti
   return {
     send(request, options) {
       return new Promise((resolve) => {
-        const call = new Call(request, options, { clock, watch, resolve, closing: closing.signal });
+        const call = new Call(request, options, { clock, watch, resolve, closing: closing.signal, faultPoints });
         const fault = unsendableHeader(request);
         if (fault !== null) return call.endUnsent('invalid_header', fault);
         if (closing.signal.aborted || options.signal.aborted) return call.endUnsent(cancelledCode, givenUpText);
@@ -130,6 +137,7 @@ interface CallContext {
   readonly watch: CallWatch;
   readonly resolve: (result: CallResult) => void;
   readonly closing: AbortSignal;
+  readonly faultPoints: FaultPoints;
 }
 
 /** One call, as undici reports its progress and as the watch ends it. The first end counts; what comes later is ignored. */
@@ -169,12 +177,13 @@ class Call implements Dispatcher.DispatchHandler, WatchedCall {
       this.#endSent('reset', 'the connection was lost after the request was written');
     }
     if (this.#ended) throw givenUp;
-    const { clock } = this.#context;
+    const { clock, faultPoints } = this.#context;
     this.check(clock.monotonicMs());
     if (!this.#ended && !this.#options.mayStillSend()) this.#end({ kind: 'permit_expired' });
     if (this.#ended) throw givenUp;
     this.#controller = controller;
     this.#sentAfterMs = clock.monotonicMs() - this.#options.startedAtMs;
+    void faultPoints.pass('send.after');
   }
 
   onResponseStart(

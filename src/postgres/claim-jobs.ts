@@ -669,6 +669,7 @@ export async function claimJobs(database: Database, workerId: string, slots: num
     'select * from sluice.claim_jobs($1::uuid, $2::int)',
     [workerId, slots],
     'claim_jobs',
+    { after: 'claim.after' },
   );
   const summary = rows.pop();
   if (!summary || summary.job_id !== null) throw new Error('claim_jobs gave no summary row');

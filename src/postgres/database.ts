@@ -8,6 +8,7 @@
  */
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import pg from 'pg';
+import { type FaultPoints, type FaultPointsAround, noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
 import * as schema from './schema.ts';
 
@@ -28,8 +29,13 @@ const usualLimits: DatabaseLimits = { connectMs: 5_000, turnMs: 15_000, statemen
 export interface Database {
   readonly pool: pg.Pool;
   readonly orm: NodePgDatabase<typeof schema>;
-  /** Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection. */
-  query<R>(text: string, values?: readonly unknown[], name?: string): Promise<R[]>;
+  /** Passed by the transitions of this store. */
+  readonly faultPoints: FaultPoints;
+  /**
+   * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection. `points`: of a
+   * statement that is a transition of its own; an error there is taken for one of the connection in use.
+   */
+  query<R>(text: string, values?: readonly unknown[], name?: string, points?: FaultPointsAround): Promise<R[]>;
   /** Ends all connections; clients that are lent out are waited for. */
   close(): Promise<void>;
 }
@@ -51,6 +57,7 @@ export interface DatabaseOptions {
   readonly logger: Logger;
   readonly applicationName?: string;
   readonly limits?: Partial<DatabaseLimits>;
+  readonly faultPoints?: FaultPoints;
 }
 
 /** Opens a pool; connects only when it is used first, so it does not fail here. */
@@ -60,6 +67,7 @@ export function openDatabase({
   logger,
   applicationName = 'sluice',
   limits: changed = {},
+  faultPoints = noFaultPoints,
 }: DatabaseOptions): Database {
   const limits = { ...usualLimits, ...changed };
   // The pool has one time limit for a turn and for a connect; a connect gets its own, shorter one.
@@ -82,7 +90,14 @@ export function openDatabase({
   return {
     pool,
     orm: drizzle(pool, { schema }),
-    query: (text, values, name) => withClient(pool, (client) => queryRows(client, text, values, name)),
+    faultPoints,
+    query: (text, values, name, points = {}) =>
+      withClient(pool, async (client) => {
+        if (points.before !== undefined) await faultPoints.pass(points.before);
+        const rows = await queryRows<never>(client, text, values, name);
+        if (points.after !== undefined) await faultPoints.pass(points.after);
+        return rows;
+      }),
     close: () => pool.end(),
   };
 }

@@ -36,7 +36,10 @@ export type InsertedBatch =
 /** Stores the batch and says what became of each item; durable when it returns. */
 export async function insertBatch(database: Database, batch: BatchToInsert): Promise<InsertedBatch> {
   try {
-    const inserted = await inTransaction(database, (client) => insertAll(client, batch));
+    const inserted = await inTransaction(database, (client) => insertAll(client, batch), {
+      before: 'intake.before_commit',
+      after: 'intake.after_commit',
+    });
     return { kind: 'inserted', batch: inserted };
   } catch (error) {
     if (error instanceof NothingStored) return { kind: error.kind };

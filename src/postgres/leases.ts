@@ -36,6 +36,7 @@ export async function renewLease(database: Database, workerId: string, leaseSeco
        from old where w.id = $1::uuid returning old.lapsed`,
     [workerId, leaseSeconds],
     'renew_lease',
+    { before: 'renew.before', after: 'renew.after' },
   );
   const row = rows[0];
   if (!row) return 'gone';

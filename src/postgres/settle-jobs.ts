@@ -345,6 +345,12 @@ export async function settleJobs(
       column((row) => row.permitUnused),
     ],
     'settle_jobs',
+    onlyExpired
+      ? { before: 'reaper.before_settle', after: 'reaper.after_settle' }
+      : {
+          before: 'settle.before',
+          after: rows.some((row) => row.throttle !== null) ? 'cooldown.after' : 'settle.after',
+        },
   );
   return new Set(settled.map((row) => row.job_id));
 }

@@ -5,6 +5,7 @@
  * No transaction may be held across a call to anybody else.
  */
 import { systemClock } from '../system/clock.ts';
+import type { FaultPointsAround } from '../system/fault-points.ts';
 import { type Database, DatabaseUnavailableError, queryRows, withClient } from './database.ts';
 
 /** Serialization failure, deadlock: the same transaction can succeed when it is run again. */
@@ -24,14 +25,16 @@ export interface TransactionClient {
  * back and is thrown on. SQLSTATE 40001 and 40P01 run `work` again up to 3 times, then it is a DatabaseUnavailableError;
  * so `work` must do nothing outside of the database. When the connection is lost during COMMIT, nobody knows whether it
  * was committed: that is a DatabaseUnavailableError too.
+ * @param points passed around the COMMIT
  */
 export async function inTransaction<T>(
   database: Database,
   work: (client: TransactionClient) => Promise<T>,
+  points: FaultPointsAround = {},
 ): Promise<T> {
   for (let repeats = 0; ; repeats++) {
     try {
-      return await runOnce(database, work);
+      return await runOnce(database, work, points);
     } catch (error) {
       if (!isRepeatable(error)) throw error;
       if (repeats === maxRepeats) throw new DatabaseUnavailableError(error);
@@ -40,7 +43,11 @@ export async function inTransaction<T>(
   }
 }
 
-function runOnce<T>(database: Database, work: (client: TransactionClient) => Promise<T>): Promise<T> {
+function runOnce<T>(
+  database: Database,
+  work: (client: TransactionClient) => Promise<T>,
+  points: FaultPointsAround,
+): Promise<T> {
   return withClient(database.pool, async (client) => {
     let over = false;
     const lent: TransactionClient = {
@@ -53,6 +60,7 @@ function runOnce<T>(database: Database, work: (client: TransactionClient) => Pro
     let result: T;
     try {
       result = await work(lent);
+      if (points.before !== undefined) await database.faultPoints.pass(points.before);
     } catch (error) {
       over = true;
       await client.query('ROLLBACK').catch((cause: unknown) => {
@@ -68,6 +76,7 @@ function runOnce<T>(database: Database, work: (client: TransactionClient) => Pro
     // PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error: work that swallowed one ends here.
     if (command !== 'COMMIT')
       throw new Error('the transaction had failed and was rolled back, though its work went on');
+    if (points.after !== undefined) await database.faultPoints.pass(points.after);
     return result;
   });
 }

@@ -13,6 +13,7 @@ import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs } from '../postgres/leases.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
+import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
 import { ClaimLoop } from './claim-loop.ts';
 import { Heartbeat } from './heartbeat.ts';
@@ -105,7 +106,8 @@ export class WorkerPool {
 
   /** Stops claiming, waits `graceMs` for calls in flight, hands back the rest, writes all outcomes. */
   async drain(graceMs: number): Promise<void> {
-    const { clock, logger, database } = this.#options;
+    const { clock, logger, database, faultPoints = noFaultPoints } = this.#options;
+    await faultPoints.pass('drain.begin');
     await this.#claims.stop();
     await this.#maintenance.stop();
     if (!(await this.#idleWithin(graceMs))) {
@@ -118,6 +120,7 @@ export class WorkerPool {
     void clock.sleep(lastWritesMs, finished.signal).then(() => late.abort());
     await this.#settler.drain(late.signal);
     finished.abort();
+    await faultPoints.pass('drain.written');
     await this.#heartbeat.stop();
     await deregisterWorker(database, this.workerId).catch((err: unknown) => {
       logger.warn({ err }, 'the worker could not be deregistered; its lease runs out by itself');

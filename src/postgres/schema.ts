@@ -47,6 +47,9 @@ const ledger = () => ({
   outcomeUnknown: boolean('outcome_unknown').notNull().default(false),
 });
 
+/** Questions to the upstream in a row that did not tell what became of an unknown call; a person's retry begins anew. */
+const reconcileFailures = () => integer('reconcile_failures').notNull().default(0);
+
 // ---------------------------------------------------------------------------------------------- definitions
 
 export const upstreams = sluice.table('upstreams', {
@@ -289,6 +292,7 @@ export const readyJobs = sluice.table(
     /** Since when it could have run: the start of its wait for a slot. */
     eligibleAt: instant('eligible_at').notNull(),
     ...ledger(),
+    reconcileFailures: reconcileFailures(),
   },
   (t) => [
     primaryKey({ name: 'ready_jobs_pkey', columns: [t.laneId, t.rank, t.seq] }),
@@ -318,6 +322,7 @@ export const runningJobs = sluice.table(
     /** In an index of leases, because a limit, a ramp or an order counts them. */
     counted: boolean('counted').notNull().default(false),
     ...ledger(),
+    reconcileFailures: reconcileFailures(),
   },
   (t) => [index('running_jobs_counted').on(t.groupId, t.laneId).where(sql`${t.counted}`)],
 );
@@ -337,6 +342,7 @@ export const parkedJobs = sluice.table(
     cost: integer('cost').notNull(),
     expiresAt: instant('expires_at'),
     ...ledger(),
+    reconcileFailures: reconcileFailures(),
   },
   (t) => [
     index('parked_jobs_due').on(t.dueAt).where(sql`${t.dueAt} is not null`),
@@ -388,6 +394,52 @@ export const attempts = sluice.table(
     primaryKey({ name: 'attempts_pkey', columns: [t.jobId, t.number] }),
     index('attempts_started').using('brin', t.startedAt),
   ],
+);
+
+/** Calls that asked the upstream what became of an unknown call; at most one in each lease. */
+export const reconciliations = sluice.table(
+  'reconciliations',
+  {
+    jobId: uuid('job_id').notNull(),
+    epoch: integer('epoch').notNull(),
+    startedAt: instant('started_at').notNull(),
+    /** null: it surely never left. */
+    sentAt: instant('sent_at'),
+    /** When its verdict was known. */
+    at: instant('at').notNull(),
+    /** null: no answer came. */
+    status: smallint('status'),
+    verdict: text('verdict', { enum: ['applied', 'absent', 'throttled', 'unclear'] }).notNull(),
+    error: text('error'),
+  },
+  (t) => [primaryKey({ name: 'reconciliations_pkey', columns: [t.jobId, t.epoch] })],
+);
+
+/**
+ * What is left of a job under its key: written when the receiver's own evidence ends it, else when retention deletes its
+ * rows before the key expires. Until then a receipt is read from the job's own rows.
+ */
+export const receipts = sluice.table(
+  'receipts',
+  {
+    jobId: uuid('job_id').primaryKey(),
+    tenant: exactText('tenant').notNull(),
+    idempotencyKey: exactText('idempotency_key').notNull(),
+    state: text('state', { enum: ['succeeded', 'failed', 'cancelled', 'expired'] }).notNull(),
+    reason: text('reason'),
+    evidence: text('evidence', { enum: ['response', 'receipt', 'reconciled'] }),
+    /** How many calls were made. */
+    attempts: integer('attempts').notNull(),
+    status: smallint('status'),
+    excerpt: text('excerpt'),
+    truncated: boolean('truncated').notNull().default(false),
+    sha256: bytea('sha256'),
+    /** What the receiver said with its evidence. */
+    note: text('note'),
+    firstSentAt: instant('first_sent_at'),
+    endedAt: instant('ended_at').notNull(),
+  },
+  (t) => [index('receipts_ended').using('brin', t.endedAt)],
 );
 
 // ---------------------------------------------------------------------------------------------- workers

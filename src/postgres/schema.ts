@@ -204,9 +204,28 @@ export const batches = sluice.table(
     rejected: integer('rejected').notNull(),
     cancelledAt: instant('cancelled_at'),
     createdAt: instant('created_at').notNull().default(clock),
+    /** Retention has seen that no key of its items is kept any more. */
+    keysGone: boolean('keys_gone').notNull().default(false),
   },
-  (t) => [uniqueIndex('batches_request_key').on(t.tenant, t.requestKey).where(sql`${t.requestKey} is not null`)],
+  (t) => [
+    uniqueIndex('batches_request_key').on(t.tenant, t.requestKey).where(sql`${t.requestKey} is not null`),
+    // Retention's walks, the oldest first.
+    index('batches_age').on(t.createdAt, t.id),
+    index('batches_keys_left').on(t.createdAt, t.id).where(sql`not ${t.keysGone}`),
+  ],
 );
+
+/**
+ * Large batches past their retention: gone for everybody, their items and jobs still being cleared away piece by piece. In a
+ * table of its own, so that no reader has to know of it and whoever runs next goes on where a killed process stopped.
+ */
+export const retiredBatches = sluice.table('retired_batches', {
+  batchId: uuid('batch_id').primaryKey(),
+  /** Items below this index are done with. */
+  nextIndex: integer('next_index').notNull().default(0),
+  /** When to look at it; later where a job came back to life meanwhile. */
+  dueAt: instant('due_at').notNull().default(clock),
+});
 
 export const batchItems = sluice.table(
   'batch_items',
@@ -223,7 +242,11 @@ export const batchItems = sluice.table(
     /** JSON text: [{pointer, code, message}]. */
     errors: text('errors'),
   },
-  (t) => [primaryKey({ name: 'batch_items_pkey', columns: [t.batchId, t.index] })],
+  (t) => [
+    primaryKey({ name: 'batch_items_pkey', columns: [t.batchId, t.index] }),
+    // Which other batches a job must stay for.
+    index('batch_items_duplicates').on(t.jobId).where(sql`${t.verdict} = 'duplicate'`),
+  ],
 );
 
 /** The call to make. Written once. */
@@ -439,7 +462,7 @@ export const receipts = sluice.table(
     firstSentAt: instant('first_sent_at'),
     endedAt: instant('ended_at').notNull(),
   },
-  (t) => [index('receipts_ended').using('brin', t.endedAt)],
+  (t) => [index('receipts_ended').on(t.endedAt)],
 );
 
 // ---------------------------------------------------------------------------------------------- workers

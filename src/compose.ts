@@ -95,6 +95,7 @@ async function start(
         faultPoints,
         currentDefinitions: () => definitions.current(),
         definitionsAtLeast: (version) => definitions.atLeast(version),
+        retention: config,
       })
     : undefined;
   if (worker !== undefined) {

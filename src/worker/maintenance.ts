@@ -1,15 +1,18 @@
 /**
  * What keeps the store right without anybody asking: jobs of workers that died go back, workers that are gone are cleared
- * away. Each round is bounded and may run in every replica at once; the fence in the settle decides between them.
+ * away, and so is what is idle or past its retention. Each round is bounded and may run in every replica at once; the fence
+ * in the settle decides between them.
  */
 import type { Definitions } from '../domain/definitions.ts';
 import { decideSettlement } from '../domain/settle.ts';
 import type { Database } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
+import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
 import { newSweepCursor, type SweepCursor, sweepCooldowns, sweepLanes, sweepWindows } from '../postgres/sweep.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
+import { RetentionRounds } from './retention-rounds.ts';
 import { WakeSignal } from './wake-signal.ts';
 
 const mostOrphans = 500;
@@ -28,6 +31,7 @@ export interface MaintenanceOptions {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly currentDefinitions: () => Promise<Definitions>;
+  readonly retention: RetentionPolicy;
 }
 
 export interface MaintenanceCounts {
@@ -53,14 +57,14 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
 }
 
 /** One bounded round. */
-export async function runMaintenanceOnce(options: MaintenanceOptions): Promise<MaintenanceCounts> {
+export async function runMaintenanceOnce(options: Omit<MaintenanceOptions, 'retention'>): Promise<MaintenanceCounts> {
   const { database } = options;
   const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans));
   return { reaped, workersSwept: await sweepWorkers(database, mostWorkers) };
 }
 
 async function reap(
-  { database, clock, currentDefinitions }: MaintenanceOptions,
+  { database, clock, currentDefinitions }: Omit<MaintenanceOptions, 'retention'>,
   orphans: OrphanedJob[],
 ): Promise<number> {
   if (orphans.length === 0) return 0;
@@ -98,12 +102,14 @@ async function reap(
 export class Maintenance {
   readonly #options: MaintenanceOptions;
   readonly #wake: WakeSignal;
+  readonly #retention: RetentionRounds;
   #stopped = false;
   #loop: Promise<void> | undefined;
 
   constructor(options: MaintenanceOptions) {
     this.#options = options;
     this.#wake = new WakeSignal(options.clock);
+    this.#retention = new RetentionRounds({ ...options, policy: options.retention });
   }
 
   start(): void {
@@ -124,6 +130,7 @@ export class Maintenance {
         const counts = await runMaintenanceOnce(this.#options);
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
         if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');
+        await this.#retention.turn();
       } catch (err) {
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }

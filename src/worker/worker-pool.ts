@@ -12,6 +12,7 @@ import type { ClaimedJob } from '../domain/job.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs } from '../postgres/leases.ts';
+import type { RetentionPolicy } from '../postgres/retention.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
@@ -33,6 +34,7 @@ export interface WorkerPoolOptions extends RunAttemptDependencies {
   readonly currentDefinitions: () => Promise<Definitions>;
   /** The definitions at this version or a newer one. */
   readonly definitionsAtLeast: (version: number) => Promise<Definitions>;
+  readonly retention: RetentionPolicy;
 }
 
 interface Running {
@@ -53,7 +55,7 @@ export class WorkerPool {
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
-    const { database, clock, logger, leaseSeconds, concurrency, currentDefinitions } = options;
+    const { database, clock, logger, leaseSeconds, concurrency, currentDefinitions, retention } = options;
     const { workerId } = this;
     const identity = { workerId, host: hostname(), pid: process.pid, concurrency };
     this.#heartbeat = new Heartbeat({
@@ -81,7 +83,7 @@ export class WorkerPool {
       onLeaseLost: () => this.#heartbeat.renewNow(),
       reconcile: () => this.#giveBackUnknown(),
     });
-    this.#maintenance = new Maintenance({ database, clock, logger, currentDefinitions });
+    this.#maintenance = new Maintenance({ database, clock, logger, currentDefinitions, retention });
   }
 
   /** Registers the worker and starts claiming. Throws where PostgreSQL is away. */

@@ -34,6 +34,7 @@ export async function startWorker(
     readSecret: () => undefined,
     currentDefinitions: () => definitions.current(),
     definitionsAtLeast: (version) => definitions.atLeast(version),
+    retention: { retentionDays: 30, keyRetentionDays: 7 },
   });
   await pool.start();
   t.teardown(async () => {

@@ -88,5 +88,6 @@ function success({ jobId, epoch, upstream }: ClaimedJob): SettleRow {
     answeredWithoutThrottle: true,
     throttle: null,
     permitUnused: false,
+    reconciliation: null,
   };
 }

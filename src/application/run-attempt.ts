@@ -1,13 +1,15 @@
 /**
  * One attempt, as a pipeline: build the request, send it, decide what the end means, hand back the row that the settle will
- * write. Owns no loop and no database; never throws: whatever goes wrong is an outcome.
+ * write. Where an earlier call's outcome is unknown and the upstream can be asked, the call asks instead of being the job's
+ * own. Owns no loop and no database; never throws: whatever goes wrong is an outcome.
  */
 import { randomBytes } from 'node:crypto';
 import type { Upstream } from '../domain/definitions.ts';
 import type { ClaimedJob } from '../domain/job.ts';
-import { buildOutboundRequest } from '../domain/outbound-request.ts';
+import { buildOutboundRequest, buildReconcileRequest, type OutboundRequest } from '../domain/outbound-request.ts';
 import type { CallResult } from '../domain/outcome.ts';
-import { decideSettlement, refuseLateResend, type Settlement } from '../domain/settle.ts';
+import { decideReconciliation } from '../domain/reconcile.ts';
+import { asksFirst, decideSettlement, refuseLateResend, type Settlement } from '../domain/settle.ts';
 import type { Sender } from '../outbound/send-request.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
@@ -37,24 +39,42 @@ export async function runAttempt(
   terms: AttemptTerms,
   deps: RunAttemptDependencies,
 ): Promise<SettleRow> {
+  if (asksFirst(job, upstream)) {
+    const question = buildReconcileRequest(job, upstream, deps.readSecret, newTraceparent());
+    return toRow(job, await callAndDecide(decideReconciliation, question, job, upstream, terms, deps));
+  }
   const refused = refuseLateResend(job, upstream);
-  if (refused !== null) return toRow(job, refused, null, null);
-  const result = await call(job, upstream, terms, deps);
-  const settlement = decideSettlement(job, upstream, result, {
-    random01: Math.random(),
-    nowWallMs: deps.clock.wallMs(),
-  });
-  return toRow(job, settlement, result, deps.clock.monotonicMs() - terms.startedAtMs);
+  if (refused !== null) return toRow(job, { settlement: refused, result: null, endedAfterMs: null });
+  const request = buildOutboundRequest(job, upstream, deps.readSecret, newTraceparent());
+  return toRow(job, await callAndDecide(decideSettlement, request, job, upstream, terms, deps));
 }
 
-async function call(
+interface EndedCall {
+  readonly settlement: Settlement;
+  /** null: no call was made. */
+  readonly result: CallResult | null;
+  readonly endedAfterMs: number | null;
+}
+
+async function callAndDecide(
+  decide: typeof decideSettlement,
+  request: OutboundRequest | CallResult,
   job: ClaimedJob,
   upstream: Upstream,
   terms: AttemptTerms,
-  { sender, readSecret, faultPoints = noFaultPoints }: RunAttemptDependencies,
+  deps: RunAttemptDependencies,
+): Promise<EndedCall> {
+  const result = 'kind' in request ? request : await call(request, terms, deps);
+  const context = { random01: Math.random(), nowWallMs: deps.clock.wallMs() };
+  const settlement = decide(job, upstream, result, context);
+  return { settlement, result, endedAfterMs: deps.clock.monotonicMs() - terms.startedAtMs };
+}
+
+async function call(
+  request: OutboundRequest,
+  terms: AttemptTerms,
+  { sender, faultPoints = noFaultPoints }: RunAttemptDependencies,
 ): Promise<CallResult> {
-  const request = buildOutboundRequest(job, upstream, readSecret, newTraceparent());
-  if ('kind' in request) return request;
   await faultPoints.pass('send.before');
   const result = await sender.send(request, terms);
   if (result.kind === 'answered') await faultPoints.pass('answer.read');
@@ -67,12 +87,7 @@ function newTraceparent(): string {
   return `00-${bytes.slice(0, 32)}-${bytes.slice(32)}-01`;
 }
 
-function toRow(
-  job: ClaimedJob,
-  settlement: Settlement,
-  result: CallResult | null,
-  endedAfterMs: number | null,
-): SettleRow {
+function toRow(job: ClaimedJob, { settlement, result, endedAfterMs }: EndedCall): SettleRow {
   const answer = result?.kind === 'answered' ? result.answer : null;
   return {
     jobId: job.jobId,
@@ -94,7 +109,8 @@ function toRow(
     outcomeUnknown: settlement.outcomeUnknown,
     answeredWithoutThrottle: settlement.answeredWithoutThrottle,
     throttle: settlement.throttle,
-    // No attempt on record means that nothing left, whatever the reason.
-    permitUnused: settlement.outcome === null,
+    reconciliation: settlement.reconciliation,
+    // No attempt and no question on record means that nothing left, whatever the reason.
+    permitUnused: settlement.outcome === null && settlement.reconciliation === null,
   };
 }

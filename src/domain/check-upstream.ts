@@ -3,11 +3,11 @@
  * Takes the fields that are in order taken by themselves, so that one wrong field does not hide the others. A message never
  * repeats the value of a header.
  */
-import type { Upstream } from './definitions.ts';
+import type { Reconcile, Upstream } from './definitions.ts';
 import type { Fault } from './errors.ts';
 import { isPublicAddress } from './ip-address.ts';
 import { didYouMean } from './near-name.ts';
-import { checkPath, isConnectionHeader, isHeaderValue, secretPattern } from './outbound-request.ts';
+import { checkPath, isConnectionHeader, isHeaderValue, keyPlaceholder, secretPattern } from './outbound-request.ts';
 import { jsonPointer } from './schema-faults.ts';
 
 export interface CheckOptions {
@@ -32,8 +32,23 @@ export function upstreamFaults(upstream: Partial<Upstream>, options: CheckOption
     if (problem !== undefined) faults.push({ pointer, code: 'invalid', message: problem });
     faults.push(...secretFaults(value, options).map((fault) => ({ ...fault, pointer })));
   }
-  const path = reconcile == null ? null : checkPath(reconcile.path);
-  if (path !== null) faults.push({ pointer: '/reconcile/path', code: 'invalid', message: path.message });
+  if (reconcile != null) faults.push(...reconcileFaults(reconcile));
+  return faults;
+}
+
+function reconcileFaults({ path, applied_when, absent_when }: Reconcile): Fault[] {
+  const faults: Fault[] = [];
+  const pathFault = checkPath(path);
+  if (pathFault !== null) faults.push({ pointer: '/reconcile/path', code: 'invalid', message: pathFault.message });
+  else if (!path.includes(keyPlaceholder)) {
+    const message = `must have ${keyPlaceholder}, which stands for the key that is asked about`;
+    faults.push({ pointer: '/reconcile/path', code: 'invalid', message });
+  }
+  const both = absent_when.filter((status) => applied_when.includes(status));
+  if (both.length > 0) {
+    const message = `has ${both.join(', ')}, as applied_when has: an answer must be either`;
+    faults.push({ pointer: '/reconcile/absent_when', code: 'invalid', message });
+  }
   return faults;
 }
 

@@ -48,9 +48,9 @@ export const reconcileSchema = z.strictObject({
   path: z
     .string()
     .regex(/^\//, 'must start with /')
-    .describe('`{key}` is replaced by the outbound key, percent-encoded'),
-  applied_when: z.array(status).min(1).default([200]),
-  absent_when: z.array(status).min(1).default([404]),
+    .describe('GET of this path asks; `{key}` is replaced by the outbound key, percent-encoded'),
+  applied_when: z.array(status).min(1).default([200]).describe('The effect is there: the job has succeeded'),
+  absent_when: z.array(status).min(1).default([404]).describe('It is not: the job is sent again'),
 });
 
 export const upstreamSchema = z.strictObject({
@@ -94,7 +94,12 @@ export const upstreamSchema = z.strictObject({
     .describe(
       'What to do when a call was sent and its answer never seen; null: hold for POST and PATCH without an idempotency header, else resend',
     ),
-  reconcile: reconcileSchema.nullable().default(null),
+  reconcile: reconcileSchema
+    .nullable()
+    .default(null)
+    .describe(
+      'Asks, before anything is sent again, what became of a call whose answer was never seen; spends no attempt. An answer that is neither applied nor absent is asked again with backoff, at most `retry.max_throttles` times in a row; then the job is held',
+    ),
   fuse: z.strictObject({ statuses: z.array(status).default([401]) }).default({ statuses: [401] }),
   paused: z.boolean().default(false),
   allow_private_addresses: z.boolean().default(false),
@@ -126,6 +131,7 @@ export const queueSchema = z.strictObject({
 });
 
 export type Upstream = z.output<typeof upstreamSchema>;
+export type Reconcile = z.output<typeof reconcileSchema>;
 export type RetryPolicy = z.output<typeof retryPolicySchema>;
 export type RateLimit = z.output<typeof rateLimitSchema>;
 export type Queue = z.output<typeof queueSchema>;

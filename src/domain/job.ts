@@ -19,6 +19,8 @@ export interface Ledger {
   /** Milliseconds since the first call that may have had an effect, on the database's clock; null: none yet. */
   readonly firstSentAgeMs: number | null;
   readonly outcomeUnknown: boolean;
+  /** Times in a row that the upstream was asked what became of a call and did not tell. */
+  readonly reconcileFailures: number;
 }
 
 /** A job under a lease of this process, with the request to make. */

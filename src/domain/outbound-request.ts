@@ -5,7 +5,7 @@
  * a header that the operator declared, or set one that belongs to the connection or to this service.
  */
 import { createHash } from 'node:crypto';
-import type { Upstream } from './definitions.ts';
+import type { Reconcile, Upstream } from './definitions.ts';
 import type { Fault } from './errors.ts';
 import type { ClaimedJob, KeySource, Method } from './job.ts';
 import type { CallResult } from './outcome.ts';
@@ -66,15 +66,11 @@ export function buildOutboundRequest(
   readSecret: (name: string) => string | undefined,
   traceparent: string,
 ): OutboundRequest | NotSent {
+  const given = declaredHeaders(job, upstream, readSecret);
+  if ('kind' in given) return given;
   const headers: Record<string, string> = { traceparent };
   if (job.body !== null) headers['content-type'] = job.bodyIsText ? 'text/plain; charset=utf-8' : 'application/json';
-  Object.assign(headers, job.headers);
-  const secrets: string[] = [];
-  for (const [name, template] of Object.entries(upstream.headers)) {
-    const expanded = expandSecrets(template, readSecret, secrets);
-    if (typeof expanded !== 'string') return expanded;
-    headers[name.toLowerCase()] = expanded;
-  }
+  Object.assign(headers, given.headers);
   if (upstream.idempotency_header !== null) {
     const { tenant, idempotencyKey: key, keySource } = job;
     headers[upstream.idempotency_header.toLowerCase()] = outboundKey({ tenant, key, keySource });
@@ -82,16 +78,74 @@ export function buildOutboundRequest(
   headers['sluice-job-id'] = job.jobId;
   headers['sluice-attempt'] = String(job.calls + 1);
   if (job.payloadVersion !== null) headers['sluice-payload-version'] = job.payloadVersion;
+  const { method, body } = job;
+  return { ...terms(upstream), url: targetUrl(upstream, job.path), method, headers, body, secrets: given.secrets };
+}
+
+/**
+ * The request that asks the upstream what became of a job's call: GET of the path of `reconcile`, the key in it
+ * percent-encoded. It has the headers of the call but those that would make it look like the call itself: no idempotency
+ * header, no number of an attempt, no type of a body.
+ */
+export function buildReconcileRequest(
+  job: ClaimedJob,
+  upstream: Upstream & { readonly reconcile: Reconcile },
+  readSecret: (name: string) => string | undefined,
+  traceparent: string,
+): OutboundRequest | NotSent {
+  const given = declaredHeaders(job, upstream, readSecret);
+  if ('kind' in given) return given;
+  const headers: Record<string, string> = { traceparent, ...given.headers };
+  delete headers['content-type'];
+  headers['sluice-job-id'] = job.jobId;
+  const { tenant, idempotencyKey: key, keySource } = job;
+  // A function, since a replacement text would give `$&` in a key a meaning.
+  const encoded = encodeURIComponent(outboundKey({ tenant, key, keySource }));
+  const path = upstream.reconcile.path.replaceAll(keyPlaceholder, () => encoded);
+  if (splitQuery(path)[0].split('/').some(isDotSegment)) {
+    const error = `the key ${key} as a part of the path of reconcile would lead to another path; put {key} into its query`;
+    return { kind: 'not_sent', code: 'invalid_path', error };
+  }
   return {
-    url: targetUrl(upstream, job.path),
-    method: job.method,
+    ...terms(upstream),
+    url: targetUrl(upstream, path),
+    method: 'GET',
     headers,
-    body: job.body,
+    body: null,
+    secrets: given.secrets,
+  };
+}
+
+/** What stands for the outbound key in the path of `reconcile`. */
+export const keyPlaceholder = '{key}';
+
+/** URL parsers take `.` and `..` between slashes away, encoded or not. */
+function isDotSegment(segment: string): boolean {
+  return /^\.{1,2}$/.test(segment.replace(/%2e/gi, '.'));
+}
+
+function terms(upstream: Upstream) {
+  return {
     timeoutMs: upstream.timeout_ms,
     connectTimeoutMs: upstream.connect_timeout_ms,
     allowPrivateAddresses: upstream.allow_private_addresses,
-    secrets,
   };
+}
+
+/** The item's headers and over them the upstream's, with the secrets that went into them. */
+function declaredHeaders(
+  job: ClaimedJob,
+  upstream: Upstream,
+  readSecret: (name: string) => string | undefined,
+): { readonly headers: Record<string, string>; readonly secrets: string[] } | NotSent {
+  const headers: Record<string, string> = { ...job.headers };
+  const secrets: string[] = [];
+  for (const [name, template] of Object.entries(upstream.headers)) {
+    const expanded = expandSecrets(template, readSecret, secrets);
+    if (typeof expanded !== 'string') return expanded;
+    headers[name.toLowerCase()] = expanded;
+  }
+  return { headers, secrets };
 }
 
 /** Names that `${NAME}` stands for in a header's template. */

@@ -3,8 +3,9 @@
  * the store writes what is returned here, in the transaction that gives up the lease.
  * Invariants: a throttle never spends an attempt; a call that surely never left never makes an outcome unknown; nothing is
  * sent again later than the upstream remembers its key. `expires_at` is the store's: it is judged when a start is due.
+ * Calls that only ask what became of an earlier one are `reconcile.ts`.
  */
-import type { Upstream } from './definitions.ts';
+import type { Reconcile, Upstream } from './definitions.ts';
 import type { ClaimedJob, EndedState, Ledger, Method } from './job.ts';
 import { type CallResult, type Charge, cancelledCode, type OutcomeClass, type UpstreamAnswer } from './outcome.ts';
 import { parseRetryAfter, type RetryAfter } from './retry-after.ts';
@@ -34,6 +35,12 @@ export interface Throttle {
   readonly header: string | null;
 }
 
+/**
+ * What was learnt when the upstream was asked about a call. `applied`: the effect is there; `absent`: it is not;
+ * `throttled`, `unclear`: nothing.
+ */
+export type ReconcileVerdict = 'applied' | 'absent' | 'throttled' | 'unclear';
+
 export interface Settlement {
   readonly next: Next;
   /** null: no attempt is recorded. */
@@ -49,6 +56,8 @@ export interface Settlement {
   readonly mayHaveHadEffect: boolean;
   /** The job's flag from now on. */
   readonly outcomeUnknown: boolean;
+  /** The call asked about an earlier one instead of making the job's own; null: it did not. */
+  readonly reconciliation: ReconcileVerdict | null;
   /** For the attempt's record: what went wrong in words, upstream secrets already blotted out; null: nothing. */
   readonly error: string | null;
 }
@@ -111,6 +120,22 @@ export function refuseLateResend(job: SettledJob, upstream: Upstream): Settlemen
   return { ...spendNothing(job, null), next: { kind: 'held', reason: 'outcome_unknown' } };
 }
 
+/**
+ * Whether the upstream is asked what became of an earlier call before the job's own is made again: that call's answer was
+ * never seen, or the key may be forgotten by now.
+ */
+export function asksFirst(
+  job: Pick<Ledger, 'outcomeUnknown' | 'firstSentAgeMs'>,
+  upstream: Upstream,
+): upstream is Upstream & { readonly reconcile: Reconcile } {
+  return upstream.reconcile !== null && (job.outcomeUnknown || keyMayBeForgotten(job, upstream));
+}
+
+/** Whether the job's attempts are spent, once `more` of them are taken. */
+export function attemptsSpent(job: SettledJob, upstream: Upstream, more = 0): boolean {
+  return job.attemptsUsed + more >= (job.maxAttempts ?? upstream.retry.max_attempts);
+}
+
 /** The upstream's `on_unknown`, or its default: an effect that nothing deduplicates is not risked twice. */
 export function onUnknownOf(upstream: Upstream, method: Method): 'resend' | 'hold' {
   if (upstream.on_unknown !== null) return upstream.on_unknown;
@@ -132,16 +157,11 @@ function decideAnswer(
   context: SettleContext,
 ): Settlement {
   const { status } = answer;
-  const retryAfter = parseRetryAfter(answer.headers['retry-after'], {
-    responseDate: answer.headers.date,
-    nowMs: context.nowWallMs,
-    capMs: upstream.retry.retry_after_cap_s * 1000,
-  });
+  const retryAfter = readRetryAfter(answer, upstream, context);
   const told = retryAfter.kind === 'delay' ? retryAfter : null;
   const success = isSuccess(status, upstream);
-  if (status === 429 || (status === 503 && !success && told !== null && told.ms > 0)) {
-    return throttled(job, upstream, status, retryAfter);
-  }
+  const throttle = throttleIn(status, retryAfter, success);
+  if (throttle !== null) return throttled(job, upstream, throttle, retryAfter);
   const answered = {
     retryAfterMs: success ? null : (told?.ms ?? null),
     retryAfterCapped: success ? false : (told?.capped ?? false),
@@ -155,7 +175,7 @@ function decideAnswer(
       ...answered,
     });
   }
-  const spent = { charge: 'attempt', throttle: null, mayHaveHadEffect: true } as const;
+  const spent = { charge: 'attempt', throttle: null, mayHaveHadEffect: true, reconciliation: null } as const;
   if (success) {
     const next: Next = { kind: 'done', state: 'succeeded', reason: null, evidence: 'response' };
     return { ...answered, ...spent, next, outcome: 'success', outcomeUnknown: false };
@@ -163,7 +183,7 @@ function decideAnswer(
   if (isRetryable(status, upstream, told !== null)) {
     const next = retryOrEnd(job, upstream, {
       firstSentAgeMs: job.firstSentAgeMs ?? 0,
-      delayMs: told !== null && told.ms > 0 ? told.ms : backoff(job, upstream, context),
+      delayMs: toldDelay(retryAfter) ?? backoff(job, upstream, context),
     });
     return { ...answered, ...spent, next, outcome: 'error', outcomeUnknown: job.outcomeUnknown };
   }
@@ -184,30 +204,49 @@ function isRetryable(status: number, upstream: Upstream, hasRetryAfter: boolean)
   return status === 408 || status === 425 || (status >= 500 && status <= 599) || (status === 413 && hasRetryAfter);
 }
 
-function throttled(job: SettledJob, upstream: Upstream, status: number, retryAfter: RetryAfter): Settlement {
-  const told = retryAfter.kind === 'delay' ? retryAfter : null;
-  const delayMs = told !== null && told.ms > 0 ? told.ms : null;
+export function readRetryAfter(answer: UpstreamAnswer, upstream: Upstream, context: SettleContext): RetryAfter {
+  return parseRetryAfter(answer.headers['retry-after'], {
+    responseDate: answer.headers.date,
+    nowMs: context.nowWallMs,
+    capMs: upstream.retry.retry_after_cap_s * 1000,
+  });
+}
+
+/** The wait that was asked for, in milliseconds; null: none, or none that says more than "later". */
+export function toldDelay(retryAfter: RetryAfter): number | null {
+  return retryAfter.kind === 'delay' && retryAfter.ms > 0 ? retryAfter.ms : null;
+}
+
+/** 429 always, 503 where it names a time; null: no throttle. @param expected the definition lists this status */
+export function throttleIn(status: number, retryAfter: RetryAfter, expected: boolean): Throttle | null {
+  const delayMs = toldDelay(retryAfter);
+  if (status !== 429 && (status !== 503 || expected || delayMs === null)) return null;
+  return {
+    delayMs,
+    capped: retryAfter.kind === 'delay' && retryAfter.capped,
+    status,
+    header: retryAfter.kind === 'absent' ? null : retryAfter.raw,
+  };
+}
+
+function throttled(job: SettledJob, upstream: Upstream, throttle: Throttle, retryAfter: RetryAfter): Settlement {
   let next: Next = { kind: 'ready' };
   if (job.throttles + 1 > upstream.retry.max_throttles) {
     next = { kind: 'done', state: 'failed', reason: 'throttled_too_long', evidence: null };
-  } else if (keyMayBeForgotten(job, upstream, delayMs ?? 0)) {
+  } else if (upstream.reconcile === null && keyMayBeForgotten(job, upstream, throttle.delayMs ?? 0)) {
     next = { kind: 'held', reason: 'outcome_unknown' };
   }
   return {
     next,
     outcome: 'throttled',
     charge: 'throttle',
-    throttle: {
-      delayMs,
-      capped: told?.capped ?? false,
-      status,
-      header: retryAfter.kind === 'absent' ? null : retryAfter.raw,
-    },
-    retryAfterMs: told?.ms ?? null,
-    retryAfterCapped: told?.capped ?? false,
+    throttle,
+    retryAfterMs: retryAfter.kind === 'delay' ? retryAfter.ms : null,
+    retryAfterCapped: throttle.capped,
     answeredWithoutThrottle: false,
     mayHaveHadEffect: false,
     outcomeUnknown: job.outcomeUnknown,
+    reconciliation: null,
     error: null,
   };
 }
@@ -219,11 +258,14 @@ function outcomeUnknown(
   delayMs: number | null,
   seen: Omit<Settlement, 'next'>,
 ): Settlement {
-  const next: Next =
-    onUnknownOf(upstream, job.method) === 'hold'
-      ? { kind: 'held', reason: 'outcome_unknown' }
-      : retryOrEnd(job, upstream, { firstSentAgeMs: job.firstSentAgeMs ?? 0, delayMs });
-  return { ...seen, next, mayHaveHadEffect: true, outcomeUnknown: true };
+  return { ...seen, next: afterUnknown(job, upstream, delayMs), mayHaveHadEffect: true, outcomeUnknown: true };
+}
+
+function afterUnknown(job: SettledJob, upstream: Upstream, delayMs: number | null): Next {
+  // Asking costs no attempt and no effect, so neither a spent budget nor `hold` comes before it.
+  if (upstream.reconcile !== null) return laterOrNow(delayMs);
+  if (onUnknownOf(upstream, job.method) === 'hold') return { kind: 'held', reason: 'outcome_unknown' };
+  return retryOrEnd(job, upstream, { firstSentAgeMs: job.firstSentAgeMs ?? 0, delayMs });
 }
 
 /** After a call that spent an attempt. */
@@ -232,10 +274,18 @@ function retryOrEnd(
   upstream: Upstream,
   { firstSentAgeMs, delayMs }: { firstSentAgeMs: number | null; delayMs: number | null },
 ): Next {
-  if (job.attemptsUsed + 1 >= (job.maxAttempts ?? upstream.retry.max_attempts)) {
+  if (attemptsSpent(job, upstream, 1)) {
     return { kind: 'done', state: 'failed', reason: 'attempts_exhausted', evidence: null };
   }
-  if (keyMayBeForgotten({ firstSentAgeMs }, upstream, delayMs ?? 0)) return { kind: 'held', reason: 'outcome_unknown' };
+  // Where the upstream can be asked, it is, before anything is sent again that late.
+  if (upstream.reconcile === null && keyMayBeForgotten({ firstSentAgeMs }, upstream, delayMs ?? 0)) {
+    return { kind: 'held', reason: 'outcome_unknown' };
+  }
+  return laterOrNow(delayMs);
+}
+
+/** @param delayMs null: at once, in its place */
+export function laterOrNow(delayMs: number | null): Next {
   return delayMs === null ? { kind: 'ready' } : { kind: 'scheduled', delayMs, reason: null };
 }
 
@@ -244,7 +294,7 @@ function backoff(job: SettledJob, upstream: Upstream, context: SettleContext): n
 }
 
 /** Back to its place as if it had not been claimed. */
-function spendNothing(job: SettledJob, error: string | null): Settlement {
+export function spendNothing(job: SettledJob, error: string | null): Settlement {
   return { ...withoutAnswer(job, 'not_sent', error), next: { kind: 'ready' }, outcome: null, charge: 'none' };
 }
 
@@ -258,6 +308,7 @@ function withoutAnswer(job: SettledJob, outcome: OutcomeClass, error: string | n
     answeredWithoutThrottle: false,
     mayHaveHadEffect: false,
     outcomeUnknown: job.outcomeUnknown,
+    reconciliation: null,
     error,
   };
 }

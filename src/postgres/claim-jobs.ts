@@ -40,9 +40,9 @@ begin
     delete from sluice.parked_jobs p using due where p.job_id = due.job_id returning p.*),
   put as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used,
-                                   throttles, first_sent_at, outcome_unknown)
+                                   throttles, first_sent_at, outcome_unknown, reconcile_failures)
     select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at, g.due_at, g.epoch, g.calls, g.attempts_used,
-           g.throttles, g.first_sent_at, g.outcome_unknown
+           g.throttles, g.first_sent_at, g.outcome_unknown, g.reconcile_failures
       from gone g returning lane_id)
   select array_agg(distinct put.lane_id), count(*) into v_lanes, v_count from put;
   if v_lanes is not null then perform sluice.wake_lanes(v_lanes, p_now); end if;
@@ -144,6 +144,7 @@ $$;
 create or replace function sluice.claim_jobs(p_worker uuid, p_slots int)
 returns table (
   job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
+  reconcile_failures int,
   permit_ms float8, slot_wait_ms float8, batch_id uuid, tenant text, queue text, upstream text, partition_key text,
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
   payload_version text, max_attempts int, cost int,
@@ -549,16 +550,17 @@ begin
         gone as (
           delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq
           returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
-                    x.throttles, x.first_sent_at, x.outcome_unknown, p.us, p.permit, p.charged, p.ord),
+                    x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.us, p.permit, p.charged, p.ord),
         leased as (
           insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
                                            admitted_at, charged, counted, epoch, calls, attempts_used, throttles, first_sent_at,
-                                           outcome_unknown)
+                                           outcome_unknown, reconcile_failures)
           select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
-                 sluice.at_us(x.us), x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown
+                 sluice.at_us(x.us), x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
+                 x.reconcile_failures
             from gone x)
         select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
-               (x.us - sluice.us_of(x.first_sent_at)) / 1000.0::float8, x.outcome_unknown,
+               (x.us - sluice.us_of(x.first_sent_at)) / 1000.0::float8, x.outcome_unknown, x.reconcile_failures,
                x.permit, greatest(0, x.us - sluice.us_of(x.eligible_at)) / 1000.0::float8, b.batch_id, b.tenant, b.queue, b.upstream,
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost,
@@ -639,6 +641,7 @@ interface ClaimRow {
   throttles: number;
   first_sent_age_ms: number | null;
   outcome_unknown: boolean;
+  reconcile_failures: number;
   permit_ms: number | null;
   slot_wait_ms: number;
   batch_id: string;
@@ -710,5 +713,6 @@ function toClaimedJob(row: ClaimRow): ClaimedJob {
     throttles: row.throttles,
     firstSentAgeMs: row.first_sent_age_ms,
     outcomeUnknown: row.outcome_unknown,
+    reconcileFailures: row.reconcile_failures,
   };
 }

@@ -74,6 +74,7 @@ export type OrphanedJob = Pick<
   | 'maxAttempts'
   | 'firstSentAgeMs'
   | 'outcomeUnknown'
+  | 'reconcileFailures'
 > & { readonly workerId: string };
 
 /** Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced. */
@@ -82,7 +83,7 @@ export async function findOrphanedJobs(database: Database, limit: number): Promi
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
             r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
             (extract(epoch from clock_timestamp() - r.first_sent_at) * 1000)::float8 as "firstSentAgeMs",
-            r.outcome_unknown as "outcomeUnknown"
+            r.outcome_unknown as "outcomeUnknown", r.reconcile_failures as "reconcileFailures"
        from sluice.running_jobs r join sluice.jobs j on j.id = r.job_id
        left join sluice.workers w on w.id = r.worker_id
       where w.id is null or w.lease_expires_at < clock_timestamp()

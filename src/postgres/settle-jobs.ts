@@ -5,10 +5,11 @@
  * table in the same statement; a job that went back keeps its place (lane, rank, seq); a cooldown only ever extends, and once
  * it has committed nothing is admitted under it: its writer holds `7305002, upstream` alone, which waits for claims in progress.
  * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
+ * A call that asked what became of an earlier one is no attempt: it is told in `reconciliations`, and has a verdict.
  * Lock order: advisory 7305002 (sorted), worker (reaper only), running_jobs by primary key, lanes, lane_groups, cooldowns.
  */
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
-import type { Next, Throttle } from '../domain/settle.ts';
+import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
 import type { Database } from './database.ts';
 
 export const settleJobsFunction = {
@@ -84,13 +85,32 @@ begin
   perform sluice.store_window(w);
 end $$;
 
+-- Places that became free under an order, a max_in_flight or a ramp open what waited for them.
+create or replace function sluice.free_places(p_groups int[], p_lanes bigint[], p_now timestamptz) returns void language plpgsql as $$
+begin
+  update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
+   where l.id in (select o.id from sluice.lanes o where o.id = any (p_lanes) and o.closed_by = 'fifo'
+                   order by o.id for no key update);
+  update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
+   where l.id in (select o.id from sluice.lanes o where o.group_id = any (p_groups) and o.next_at > p_now
+                     and o.next_at < p_now + interval '1 second' and o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+  update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
+   where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+end $$;
+
+-- When the call of a settled lease was admitted.
+create or replace function sluice.admission_of(p_job uuid, p_epoch int) returns timestamptz language sql stable as $$
+  select coalesce((select max(a.started_at) from sluice.attempts a where a.job_id = p_job and a.epoch = p_epoch),
+                  (select q.started_at from sluice.reconciliations q where q.job_id = p_job and q.epoch = p_epoch))
+$$;
+
 create or replace function sluice.settle_jobs(
   p_worker uuid, p_only_expired boolean,
   p_job uuid[], p_epoch int[], p_upstream text[], p_next text[], p_state text[], p_reason text[], p_evidence text[], p_delay_ms float8[],
   p_outcome text[], p_charged text[], p_status int[], p_sent_after_ms float8[], p_ended_after_ms float8[],
   p_retry_after_ms float8[], p_capped boolean[], p_excerpt text[], p_truncated boolean[], p_sha256 bytea[], p_error text[],
   p_effect boolean[], p_unknown boolean[], p_answered boolean[], p_throttle_ms float8[], p_throttle_header text[],
-  p_unused boolean[])
+  p_unused boolean[], p_verdict text[])
 returns table (job_id uuid)
 language plpgsql
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
@@ -119,7 +139,8 @@ begin
     if found then return; end if;
   end if;
   -- A job that may have had its effect at an upstream that has been moved since is held: a change of definitions is waited for.
-  if exists (select 1 from unnest(p_next, p_effect) as x(next, effect) where x.next in ('ready', 'scheduled') and x.effect) then
+  if exists (select 1 from unnest(p_next, p_effect, p_verdict) as x(next, effect, verdict)
+              where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null)) then
     perform pg_advisory_xact_lock_shared(7305001);
   end if;
   v_now := sluice.at_us(sluice.clock_us());
@@ -127,9 +148,9 @@ begin
   with s as materialized (
     select * from unnest(p_job, p_epoch, p_upstream, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
                          p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
-                         p_effect, p_unknown, p_unused)
+                         p_effect, p_unknown, p_unused, p_verdict)
       as s(job_id, epoch, upstream, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
-           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused)),
+           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused, verdict)),
   gone as (
     delete from sluice.running_jobs r using s
      where r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
@@ -138,34 +159,48 @@ begin
               r.calls + case when s.outcome is null then 0 else 1 end as calls,
               r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
               r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
-              coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
-                as first_sent_at,
+              -- Of an effect that the upstream says is absent nothing is left to remember; but one that was moved may never have heard of it.
+              case when s.verdict = 'absent' and not exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                   then null
+                   else coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
+              end as first_sent_at,
               case when s.next in ('ready', 'scheduled') and (s.effect or r.first_sent_at is not null)
                     and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
                    then 'upstream_changed' else s.next end as next,
               s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
               s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error,
-              case when s.outcome is null then r.outcome_unknown else s.unknown end as unknown),
+              case when s.verdict = 'absent' and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                   then r.outcome_unknown
+                   when s.outcome is null and s.verdict is null then r.outcome_unknown else s.unknown end as unknown,
+              case when s.verdict in ('throttled', 'unclear') then r.reconcile_failures + 1
+                   when s.verdict is null then r.reconcile_failures else 0 end as reconcile_failures, s.verdict),
   ended as (
     insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
                                   first_sent_at, outcome_unknown)
-    select g.job_id, g.state, g.reason, g.evidence, g.status, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
+    select g.job_id, g.state, g.reason, g.evidence, case when g.verdict is null then g.status end, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
            g.unknown
       from gone g where g.next = 'done'),
   back as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used, throttles,
-                                   first_sent_at, outcome_unknown)
-    select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at, case when g.outcome is null then g.eligible_at else v_now end,
-           g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown
+                                   first_sent_at, outcome_unknown, reconcile_failures)
+    select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at,
+           case when g.outcome is null and g.verdict is null then g.eligible_at else v_now end,
+           g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown, g.reconcile_failures
       from gone g where g.next = 'ready'),
   parked as (
     insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
-                                    throttles, first_sent_at, outcome_unknown)
+                                    throttles, first_sent_at, outcome_unknown, reconcile_failures)
     select g.job_id, g.lane_id, g.rank, g.seq, case g.next when 'upstream_changed' then 'held' else g.next end,
            case g.next when 'upstream_changed' then 'upstream_changed' else g.reason end,
            case when g.next = 'scheduled' then v_now + make_interval(secs => g.delay_ms / 1000.0) end, g.cost, g.expires_at, g.epoch,
-           g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown
+           g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown,
+           case when g.next = 'scheduled' then g.reconcile_failures else 0 end
       from gone g where g.next in ('scheduled', 'held', 'upstream_changed')),
+  asked as (
+    insert into sluice.reconciliations (job_id, epoch, started_at, sent_at, at, status, verdict, error)
+    select g.job_id, g.epoch, g.admitted_at, g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+           coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now), g.status, g.verdict, g.error
+      from gone g where g.verdict is not null),
   told as (
     insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
                                  slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
@@ -206,24 +241,16 @@ begin
 
   if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
 
-  -- A place that became free under an order, a max_in_flight or a ramp opens what waited for it.
   if v_counted_groups is not null then
-    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
-     where l.id in (select o.id from sluice.lanes o where o.id = any (v_counted_lanes) and o.closed_by = 'fifo'
-                     order by o.id for no key update);
-    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
-     where l.id in (select o.id from sluice.lanes o where o.group_id = any (v_counted_groups) and o.next_at > v_now
-                       and o.next_at < v_now + interval '1 second' and o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
-    update sluice.lane_groups g set next_at = v_now, closed_by = null, closed_name = null
-     where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+    perform sluice.free_places(v_counted_groups, v_counted_lanes, v_now);
     v_wake := true;
   end if;
 
   -- Each answer that is no throttle to a call admitted since it opened doubles a ramp; any such answer ends the streak.
   for u in
     select g.upstream, l.partition_key, g.shared_limits || g.partition_limits as limits, x.admitted_at
-      from (select r.job_id, r.started_at as admitted_at from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
-              join sluice.attempts r on r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
+      from (select s.job_id, sluice.admission_of(s.job_id, s.epoch) as admitted_at
+              from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
              where s.answered and s.job_id = any (coalesce(v_jobs, '{}'))
                and exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0)) x
       join sluice.jobs b on b.id = x.job_id
@@ -241,11 +268,11 @@ begin
   end loop;
 
   for t in
-    select s.job_id, s.throttle_ms, s.header, s.status, g.upstream, l.partition_key, g.partition_limits, a.started_at,
+    select s.job_id, s.throttle_ms, s.header, s.status, g.upstream, l.partition_key, g.partition_limits,
+           sluice.admission_of(s.job_id, s.epoch) as started_at,
            (select array_agg(x.name order by x.name) from sluice.rate_limits x
              where x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))) as sharing
       from unnest(p_job, p_epoch, p_throttle_ms, p_throttle_header, p_status) as s(job_id, epoch, throttle_ms, header, status)
-      join sluice.attempts a on a.job_id = s.job_id and a.epoch = s.epoch and a.worker_id = p_worker
       join sluice.jobs b on b.id = s.job_id
       join sluice.lanes l on l.id = b.lane_id
       join sluice.lane_groups g on g.id = l.group_id
@@ -277,6 +304,7 @@ export interface SettleRow {
   /** null: no attempt is recorded. */
   readonly outcome: OutcomeClass | null;
   readonly charge: Charge;
+  /** Of the answer, also of one to a question about an earlier call. */
   readonly status: number | null;
   readonly sentAfterMs: number | null;
   readonly endedAfterMs: number | null;
@@ -292,6 +320,8 @@ export interface SettleRow {
   readonly throttle: Throttle | null;
   /** The call surely never left: the permit goes back to its windows. */
   readonly permitUnused: boolean;
+  /** What was learnt where the call asked what became of an earlier one; null: it did not ask. */
+  readonly reconciliation: ReconcileVerdict | null;
 }
 
 export interface SettleOptions {
@@ -314,7 +344,7 @@ export async function settleJobs(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
        $17::boolean[], $18::text[], $19::boolean[], $20::bytea[], $21::text[], $22::boolean[], $23::boolean[], $24::boolean[],
-       $25::float8[], $26::text[], $27::boolean[])`,
+       $25::float8[], $26::text[], $27::boolean[], $28::text[])`,
     [
       workerId,
       onlyExpired,
@@ -343,6 +373,7 @@ export async function settleJobs(
       column((row) => (row.throttle === null ? null : (row.throttle.delayMs ?? -1))),
       column((row) => row.throttle?.header ?? null),
       column((row) => row.permitUnused),
+      column((row) => row.reconciliation),
     ],
     'settle_jobs',
     onlyExpired

@@ -4,7 +4,8 @@
  * in the settle decides between them.
  */
 import type { Definitions } from '../domain/definitions.ts';
-import { decideSettlement } from '../domain/settle.ts';
+import { decideReconciliation } from '../domain/reconcile.ts';
+import { asksFirst, decideSettlement } from '../domain/settle.ts';
 import type { Database } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
@@ -74,7 +75,9 @@ async function reap(
     const upstream = definitions.upstreams.get(job.upstream);
     if (upstream === undefined) continue;
     const context = { random01: Math.random(), nowWallMs: clock.wallMs() };
-    const settlement = decideSettlement(job, upstream, { kind: 'lease_expired' }, context);
+    const asked = asksFirst(job, upstream);
+    const decide = asked ? decideReconciliation : decideSettlement;
+    const settlement = decide(job, upstream, { kind: 'lease_expired' }, context);
     const rows = byWorker.get(job.workerId) ?? [];
     byWorker.set(job.workerId, rows);
     rows.push({
@@ -83,7 +86,8 @@ async function reap(
       epoch: job.epoch,
       upstream: job.upstream,
       status: null,
-      sentAfterMs: null,
+      // As far as anybody knows it was sent; an attempt says so by its outcome.
+      sentAfterMs: asked ? 0 : null,
       endedAfterMs: null,
       excerpt: null,
       truncated: false,

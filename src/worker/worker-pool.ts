@@ -182,6 +182,7 @@ export class WorkerPool {
         attempt: job.calls + 1,
         epoch: job.epoch,
         outcome: row.outcome,
+        reconciliation: row.reconciliation,
         status: row.status,
         next: row.next,
         slot_wait_ms: Math.round(job.slotWaitMs),
@@ -263,5 +264,6 @@ function untouched(job: Pick<ClaimedJob, 'jobId' | 'epoch' | 'upstream' | 'outco
     answeredWithoutThrottle: false,
     throttle: null,
     permitUnused: true,
+    reconciliation: null,
   };
 }

@@ -63,6 +63,7 @@ t.test('2xx succeeds by its response and clears an unknown outcome', async (t) =
       answeredWithoutThrottle: true,
       mayHaveHadEffect: true,
       outcomeUnknown: false,
+      reconciliation: null,
       error: null,
     });
   }
@@ -139,6 +140,7 @@ t.test('429 waits in its place, spends a throttle, and tells the cooldown', asyn
     answeredWithoutThrottle: false,
     mayHaveHadEffect: false,
     outcomeUnknown: false,
+    reconciliation: null,
     error: null,
   });
 });
@@ -284,6 +286,7 @@ t.test('a call that surely never left spends an attempt and leaves the outcome k
     answeredWithoutThrottle: false,
     mayHaveHadEffect: false,
     outcomeUnknown: false,
+    reconciliation: null,
     error: 'connect ECONNREFUSED',
   });
   t.same(settle(refusedConnection, { attemptsUsed: 4 }).next, exhausted);
@@ -309,6 +312,7 @@ t.test('an expired permit spends nothing and is no attempt', async (t) => {
     answeredWithoutThrottle: false,
     mayHaveHadEffect: false,
     outcomeUnknown: true,
+    reconciliation: null,
     error: null,
   });
 });
@@ -325,6 +329,7 @@ t.test('sent and unanswered is unknown: resent by default, with the same budget'
       answeredWithoutThrottle: false,
       mayHaveHadEffect: true,
       outcomeUnknown: true,
+      reconciliation: null,
       error: `it was a ${reason}`,
     });
     t.same(settle(noAnswer(reason), { attemptsUsed: 4 }).next, exhausted);

@@ -28,6 +28,7 @@ export function claimedJob(overrides: Partial<ClaimedJob> = {}): ClaimedJob {
     throttles: 0,
     firstSentAgeMs: null,
     outcomeUnknown: false,
+    reconcileFailures: 0,
     ...overrides,
   };
 }

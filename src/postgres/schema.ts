@@ -212,6 +212,8 @@ export const batches = sluice.table(
     // Retention's walks, the oldest first.
     index('batches_age').on(t.createdAt, t.id),
     index('batches_keys_left').on(t.createdAt, t.id).where(sql`not ${t.keysGone}`),
+    index('batches_newest').on(t.tenant, t.id),
+    index('batches_cancelled').on(t.cancelledAt).where(sql`${t.cancelledAt} is not null`),
   ],
 );
 
@@ -249,7 +251,7 @@ export const batchItems = sluice.table(
   ],
 );
 
-/** The call to make. Written once. */
+/** The call to make. Written once; only a person's retry touches it again (retry-jobs.ts). */
 export const jobs = sluice.table(
   'jobs',
   {
@@ -282,8 +284,20 @@ export const jobs = sluice.table(
     runAt: instant('run_at'),
     expiresAt: instant('expires_at'),
     createdAt: instant('created_at').notNull().default(clock),
+    /** When a person last sent it on its way again; null: never. */
+    retriedAt: instant('retried_at'),
+    /** Where later than the first send: from here the age of the key counts, because a person has decided that it may go out again. */
+    keyAgeFrom: instant('key_age_from'),
+    /** How many times a person has asked for a new outbound key. */
+    freshKeys: integer('fresh_keys').notNull().default(0),
   },
-  (t) => [index('jobs_batch').on(t.batchId)],
+  (t) => [
+    index('jobs_batch').on(t.batchId, t.id),
+    // Ids ascend with acceptance, so these give the newest first; see list-jobs.ts for which of them leads when.
+    index('jobs_newest').on(t.tenant, t.queue, t.upstream, t.id),
+    index('jobs_correlation').on(t.correlationId, t.id).where(sql`${t.correlationId} is not null`),
+    index('jobs_key').on(t.idempotencyKey),
+  ],
 );
 
 /** Order of acceptance; only accepted items take from it. */
@@ -371,6 +385,7 @@ export const parkedJobs = sluice.table(
     index('parked_jobs_due').on(t.dueAt).where(sql`${t.dueAt} is not null`),
     index('parked_jobs_lane').on(t.laneId, t.seq),
     index('parked_jobs_expiry').on(t.expiresAt).where(sql`${t.expiresAt} is not null`),
+    index('parked_jobs_held').on(t.jobId).where(sql`${t.state} = 'held'`),
   ],
 );
 
@@ -385,7 +400,11 @@ export const doneJobs = sluice.table(
     endedAt: instant('ended_at').notNull(),
     ...ledger(),
   },
-  (t) => [index('done_jobs_ended').using('brin', t.endedAt)],
+  (t) => [
+    index('done_jobs_ended').using('brin', t.endedAt),
+    // Most jobs succeed, and pay nothing for it.
+    index('done_jobs_unsuccessful').on(t.state, t.jobId).where(sql`${t.state} <> 'succeeded'`),
+  ],
 );
 
 export const attempts = sluice.table(

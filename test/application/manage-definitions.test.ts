@@ -13,12 +13,12 @@ import type { Database } from '../../src/postgres/database.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createTestDatabase } from '../support/database.ts';
 import { definitionDependencies } from '../support/definitions.ts';
-import { createJob, createLane, type LiveState } from '../support/job-rows.ts';
+import { createJob, createLane, jobRowsAlone, type LiveState } from '../support/job-rows.ts';
 
 const mail = { base_url: 'https://mail.example.test' };
 
 async function setup(t: Test) {
-  const { database } = await createTestDatabase(t);
+  const { database } = await createTestDatabase(t, { breaks: jobRowsAlone });
   const deps = definitionDependencies(database);
   await putDefinition(deps, 'upstreams', 'mail', mail);
   return { database, deps };

@@ -165,7 +165,10 @@ t.test('a 429 shows as cooling with its evidence, then as probing, then open', a
     cooldown_until: instant,
     cooldown: { until: instant, reason: 'throttled', status: 429, header: '60', job_id: jobs[0]!.jobId, at: instant },
   });
-  await store.database.query(`update sluice.cooldowns set until = clock_timestamp() - interval '1 millisecond'`);
+  await store.database.query(
+    `with over as (update sluice.cooldowns set until = clock_timestamp() - interval '1 millisecond')
+     update sluice.lane_groups set next_at = clock_timestamp() - interval '1 millisecond' where closed_by = 'cooldown'`,
+  );
   t.match((await call('GET', '/all')).body, { state: 'probing', cooldown_until: null });
   await store.database.query('update sluice.cooldowns set ramp = null');
   t.match((await call('GET', '/all')).body, { state: 'open', cooldown: null });

@@ -64,9 +64,12 @@ t.test('a key with another request is a conflict whatever its job does, and the 
   const [first] = await submit([{ idempotency_key: 'K', path: '/a', body: 1 }]);
   // Running: the fingerprint decides before the state does (idempot-dev/idempot-js#191).
   await database.query(
-    `with gone as (delete from sluice.ready_jobs returning *)
+    `with worker as (
+       insert into sluice.workers (id, host, pid, concurrency, lease_expires_at)
+       values (gen_random_uuid(), 'test', 1, 1, clock_timestamp() + interval '1 hour') returning id),
+     gone as (delete from sluice.ready_jobs returning *)
      insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, eligible_at, worker_id, admitted_at)
-     select job_id, lane_id, 1, rank, seq, cost, eligible_at, gen_random_uuid(), clock_timestamp() from gone`,
+     select job_id, lane_id, 1, rank, seq, cost, eligible_at, worker.id, clock_timestamp() from gone, worker`,
   );
   // Each alone makes another request (josipmusa/idempotency4j#12, spring's silent first answer).
   for (const change of [

@@ -19,7 +19,7 @@ async function buffersOfClaim(store: Claims, slots: number): Promise<{ buffers: 
 }
 
 async function storeWithClosedLanes(t: Parameters<typeof useClaims>[0]): Promise<Claims> {
-  const store = await useClaims(t, { max: 1 });
+  const store = await useClaims(t, { max: 1, breaks: ['job_of_a_key', 'batch_of_a_job'] });
   await store.putUpstream('closed');
   await store.putUpstream('open');
   await store.putLimit('account', { limit: 1, per: 86_400, by_partition: true, upstreams: ['closed'] });

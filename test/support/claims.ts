@@ -12,7 +12,7 @@ import { ensureLaneGroups } from '../../src/postgres/lane-groups.ts';
 import { registerWorker } from '../../src/postgres/leases.ts';
 import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
-import { createTestDatabase } from './database.ts';
+import { createTestDatabase, type TestDatabaseOptions } from './database.ts';
 import { definitionDependencies } from './definitions.ts';
 
 export interface JobsToAdd {
@@ -46,8 +46,8 @@ export interface Claims {
   clockUs(): Promise<number>;
 }
 
-export async function useClaims(t: Test, { max = 4 }: { max?: number } = {}): Promise<Claims> {
-  const { database, connectionString } = await createTestDatabase(t, { max });
+export async function useClaims(t: Test, options: TestDatabaseOptions = {}): Promise<Claims> {
+  const { database, connectionString } = await createTestDatabase(t, { max: 4, ...options });
   const deps = definitionDependencies(database);
   const workerId = await newWorker(database);
   const claims: Claims = {
@@ -123,14 +123,23 @@ async function addJobs(
       [groupId, partitionKey],
     );
     const added = `
-      with added as (
+      with batch as (
+        insert into sluice.batches (id, tenant, total, accepted, duplicate, conflict, rejected)
+        values ($8, 'default', $7, $7, 0, 0, 0)),
+      added as (
         insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, partition_key, idempotency_key,
                                  key_source, method, path, body, cost, expires_at)
-        select gen_random_uuid(), 'default', '00000000-0000-7000-8000-000000000000', $1, $2, nextval('sluice.job_seq'), $3, $4, $5,
+        select gen_random_uuid(), 'default', $8, $1, $2, nextval('sluice.job_seq'), $3, $4, $5,
                'k' || currval('sluice.job_seq'), 'given', 'POST', '/x', '{}', $6, ${expiresAt}
           from generate_series(1, $7)
-        returning id, lane_id, rank, seq, cost, expires_at)`;
-    const values = [lane!.id, -priority, queue, upstream, partitionKey, cost, count];
+        returning id, lane_id, rank, seq, cost, expires_at, idempotency_key),
+      item as (
+        insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id)
+        select $8, row_number() over (order by seq) - 1, idempotency_key, 'given', 'accepted', id from added),
+      taken as (
+        insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)
+        select 'default', idempotency_key, '\\x00', id from added)`;
+    const values = [lane!.id, -priority, queue, upstream, partitionKey, cost, count, newId()];
     if (runAt === undefined) {
       await client.query(
         `${added} insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
@@ -170,6 +179,7 @@ export function settleRow(job: ClaimedJob, fields: Partial<SettleRow> = {}): Set
     answeredWithoutThrottle: true,
     throttle: null,
     permitUnused: false,
+    reconciliation: null,
     ...fields,
   };
 }

@@ -11,7 +11,9 @@ import pg from 'pg';
 import type { Test } from 'tap';
 import { type Database, openDatabase } from '../../src/postgres/database.ts';
 import { systemClock } from '../../src/system/clock.ts';
+import { type FaultPoints, noFaultPoints } from '../../src/system/fault-points.ts';
 import { createLogger } from '../../src/system/logger.ts';
+import { assertInvariants, type Invariant } from './invariants.ts';
 
 export interface TestDatabase {
   readonly connectionString: string;
@@ -26,16 +28,30 @@ const startTimeoutMs = 120_000;
 
 let databases = 0;
 
+export interface TestDatabaseOptions {
+  /** The size of the pool of `database`. */
+  readonly max?: number;
+  /** Invariants that the test breaks on purpose, or that do not apply to what it makes; `all`: none is looked at. */
+  readonly breaks?: readonly Invariant[] | 'all';
+  readonly faultPoints?: FaultPoints;
+}
+
 /**
- * A fresh database with all migrations, dropped when `t` ends (whatever is still connected is cut then). `max`: the size of
- * the pool of `database`, which is closed before.
+ * A fresh database with all migrations. When `t` ends, the pool of `database` is closed, the test fails if the store is left
+ * in a state that must not be (`invariants.ts`), and the database is dropped (whatever is still connected is cut then).
  */
-export async function createTestDatabase(t: Test, { max = 10 }: { max?: number } = {}): Promise<TestDatabase> {
+export async function createTestDatabase(t: Test, options: TestDatabaseOptions = {}): Promise<TestDatabase> {
+  const { max = 10, breaks = [], faultPoints = noFaultPoints } = options;
   const { connectionString, drop } = await copyTemplate('sluice_template');
-  const database = openDatabase({ connectionString, max, logger: createLogger('silent'), applicationName: 'test' });
+  const logger = createLogger('silent');
+  const database = openDatabase({ connectionString, max, logger, applicationName: 'test', faultPoints });
   t.teardown(async () => {
     await database.close();
-    await drop();
+    try {
+      if (breaks !== 'all' && t.passing()) await assertInvariants(connectionString, breaks);
+    } finally {
+      await drop();
+    }
   });
   return { connectionString, database };
 }

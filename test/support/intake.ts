@@ -5,7 +5,7 @@ import { type ReadSubmission, readSubmission } from '../../src/http/read-submiss
 import type { Database } from '../../src/postgres/database.ts';
 import { createTestApp, type TestApp } from './app.ts';
 import type { BatchAnswer, VerdictItem } from './client.ts';
-import { createTestDatabase } from './database.ts';
+import { createTestDatabase, type TestDatabaseOptions } from './database.ts';
 import { definitionDependencies } from './definitions.ts';
 
 export interface Answer<T> {
@@ -42,8 +42,8 @@ export interface Intake {
 
 export const defaults = { upstream: 'api', path: '/charges' } as const;
 
-export async function useIntake(t: Test, { max = 4 }: { max?: number } = {}): Promise<Intake> {
-  const { database, connectionString } = await createTestDatabase(t, { max });
+export async function useIntake(t: Test, options: TestDatabaseOptions = {}): Promise<Intake> {
+  const { database, connectionString } = await createTestDatabase(t, { max: 4, ...options });
   const deps = definitionDependencies(database);
   const app = await createTestApp(t, database);
   const intake: Intake = {

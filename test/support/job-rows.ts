@@ -6,6 +6,10 @@ import { v7 as newId } from 'uuid';
 import type { Database } from '../../src/postgres/database.ts';
 import { ensureLaneGroups } from '../../src/postgres/lane-groups.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
+import type { Invariant } from './invariants.ts';
+
+/** What such rows lack. */
+export const jobRowsAlone: readonly Invariant[] = ['state_of_a_job', 'leased', 'due'];
 
 export interface TestLane {
   readonly id: number;

@@ -4,7 +4,7 @@
  *
  * Invariants: a key goes only where its own job (not a later one under the same key) has ended, and the job's row is locked
  * meanwhile, so that nobody brings it back to life in between; a key of an unfinished job never goes.
- * Lock order: done_jobs, idempotency_keys; all with SKIP LOCKED: what is in use goes another time.
+ * Lock order: done_jobs, idempotency_keys, batches; all with SKIP LOCKED: what is in use goes another time.
  */
 import type { TransactionClient } from './transaction.ts';
 import type { Portion } from './walk-batches.ts';
@@ -51,7 +51,8 @@ export async function expireKeys(client: TransactionClient, portion: Portion, da
 /** Takes batches whose keys are all gone out of the walk that looks for them. */
 export async function markKeysGone(client: TransactionClient, batchIds: readonly string[]): Promise<void> {
   await client.query(
-    'update sluice.batches set keys_gone = true where id = any ($1::uuid[])',
+    `update sluice.batches b set keys_gone = true
+      where b.id in (select o.id from sluice.batches o where o.id = any ($1::uuid[]) order by o.id for update skip locked)`,
     [batchIds],
     'mark-keys-gone',
   );

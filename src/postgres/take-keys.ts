@@ -84,10 +84,12 @@ async function readKnownKeys(
   keys: ReadonlyArray<readonly [key: string, ownJobId: string | null]>,
 ): Promise<Map<string, KnownKey>> {
   const rows = await client.query<{ key: string; fingerprint: string; job_id: string; state: StoredState }>(
-    `select k.key, encode(k.fingerprint, 'hex') as fingerprint, k.job_id, ${stateOfRows} as state
+    // The receipt knows it where the job's rows went before the key.
+    `select k.key, encode(k.fingerprint, 'hex') as fingerprint, k.job_id, coalesce(${stateOfRows}, receipt.state) as state
        from unnest($2::text[], $3::uuid[]) u (key, job_id)
        join sluice.idempotency_keys k on k.tenant = $1 and k.key = u.key
        ${jobRows('k.job_id')}
+       left join sluice.receipts receipt on job.id is null and receipt.job_id = k.job_id
       where k.job_id is distinct from u.job_id`,
     [tenant, arrayLiteral(keys.map(([key]) => key)), arrayLiteral(keys.map(([, jobId]) => jobId))],
     'read-known-keys',

@@ -189,7 +189,6 @@ export function throttledFor(delayMs: number | null): Partial<SettleRow> {
   return {
     next: { kind: 'ready' },
     outcome: 'throttled',
-    reconciliation: null,
     charge: 'throttle',
     status: 429,
     mayHaveHadEffect: false,

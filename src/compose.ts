@@ -110,6 +110,7 @@ async function start(
     database,
     definitions,
     secrets: config.secrets,
+    keyRetentionDays: config.keyRetentionDays,
     adminKey: config.adminKey,
     readiness: () => worker?.faults() ?? [],
     healthOnly: !config.roles.has('api'),
@@ -149,7 +150,15 @@ async function prepareDatabase(
     config.databaseUrl === undefined ? await startEmbedded({ dataDir: config.dataDir, logger, clock }) : undefined;
   if (embedded !== undefined) opened.push(() => embedded.stop());
   const connectionString = embedded?.connectionString ?? config.databaseUrl ?? '';
-  await waitUntilReachable({ connectionString, logger, clock, withinMs: databaseWaitMs, signal });
+  try {
+    await waitUntilReachable({ connectionString, logger, clock, withinMs: databaseWaitMs, signal });
+  } catch (cause) {
+    // What PostgreSQL itself refuses: a wrong password, a database that does not exist.
+    if (cause instanceof Error && 'code' in cause) {
+      throw new StartError([`DATABASE_URL: ${cause.message} (${cause.code})`], { cause });
+    }
+    throw cause;
+  }
   if (!signal.aborted) await migrate(connectionString, logger);
   return { connectionString, embedded };
 }

@@ -9,7 +9,7 @@ import { StartError } from './cli/start-error.ts';
 import { migrateDatabase, startService } from './compose.ts';
 import { ConfigError } from './config.ts';
 import { DatabaseUnavailableError } from './postgres/database.ts';
-import { EmbeddedInUseError } from './postgres/embedded.ts';
+import { EmbeddedError } from './postgres/embedded-error.ts';
 
 const { version } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as {
   version: string;
@@ -27,6 +27,6 @@ process.exit();
 function linesOf(error: unknown): readonly string[] {
   if (error instanceof ConfigError) return error.faults;
   if (error instanceof StartError) return error.lines;
-  if (error instanceof EmbeddedInUseError || error instanceof DatabaseUnavailableError) return [error.message];
+  if (error instanceof EmbeddedError || error instanceof DatabaseUnavailableError) return [error.message];
   return [error instanceof Error ? (error.stack ?? error.message) : String(error)];
 }

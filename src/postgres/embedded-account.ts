@@ -6,6 +6,7 @@
 import { execFile, type SpawnOptions, spawn } from 'node:child_process';
 import { stat } from 'node:fs/promises';
 import { promisify } from 'node:util';
+import { EmbeddedError } from './embedded-error.ts';
 
 const run = promisify(execFile);
 
@@ -73,7 +74,7 @@ async function makePostgresUser(): Promise<{ uid: number; gid: number }> {
   ]).catch((error: unknown) => error);
   const ids = await findPostgresUser();
   if (ids !== undefined) return ids;
-  throw new Error(
+  throw new EmbeddedError(
     'PostgreSQL does not run as root, and the user "postgres" could not be made; make it, or run as another user, or set DATABASE_URL',
     { cause: new AggregateError([group, user]) },
   );

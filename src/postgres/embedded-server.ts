@@ -14,6 +14,7 @@ import pg from 'pg';
 import type { Clock } from '../system/clock.ts';
 import { type Account, spawnOptions } from './embedded-account.ts';
 import type { Binaries } from './embedded-binaries.ts';
+import { EmbeddedError } from './embedded-error.ts';
 
 /** The server's superuser and only user. */
 const userName = 'sluice';
@@ -23,6 +24,8 @@ const maxLogBytes = 10 * 1024 * 1024;
 const pollMs = 25;
 /** Crash recovery of a busy database takes its time; past this something else is wrong. */
 const startTimeoutMs = 300_000;
+/** A pid file that is empty for longer is no start of somebody else's, but what a power cut left. */
+const emptyPidFileMs = 1_000;
 /** A fast shutdown ends with a checkpoint; past this it is told to stop at once, and recovers at its next start. */
 const stopTimeoutMs = 20_000;
 
@@ -108,7 +111,7 @@ async function initialise(folder: string, account: Account, binaries: Binaries):
     said += chunk.toString();
   });
   const code = await ended(child);
-  if (code !== 0) throw new Error(`initdb ended with ${code}: ${said.trim()}`);
+  if (code !== 0) throw new EmbeddedError(`initdb ended with ${code}: ${said.trim()}`);
   if (account.ids !== undefined) await chown(passwordFile, process.getuid?.() ?? 0, process.getgid?.() ?? 0);
 }
 
@@ -121,7 +124,8 @@ export async function startServer(place: ServerPlace, port?: number): Promise<Ru
   const password = await readPassword(folder);
   const end = clock.monotonicMs() + startTimeoutMs;
   let reason = 'it is busy';
-  for (let tries = 1; clock.monotonicMs() < end; tries++) {
+  let emptySinceMs: number | undefined;
+  while (clock.monotonicMs() < end) {
     const running = await readPostmaster(folder);
     if (running !== undefined) {
       const connectionString = addressOf(running.port, password);
@@ -130,22 +134,19 @@ export async function startServer(place: ServerPlace, port?: number): Promise<Ru
       await clock.sleep(pollMs);
       continue;
     }
+    if (await hasEmptyPidFile(folder)) {
+      emptySinceMs ??= clock.monotonicMs();
+      if (clock.monotonicMs() - emptySinceMs > emptyPidFileMs)
+        await rm(join(folder, 'data', 'postmaster.pid'), { force: true });
+      await clock.sleep(pollMs);
+      continue;
+    }
     const started = await spawnServer(place, port ?? (await freePort()), password, end);
     if (typeof started === 'object') return started;
     reason = started;
-    if (tries === emptyPidFileTries) await removeEmptyPidFile(folder);
     await clock.sleep(pollMs);
   }
-  throw new Error(`PostgreSQL in ${folder} did not become ready: ${reason}`);
-}
-
-/** A file that stays empty for so many tries is no start of somebody else's, but what a power cut left. */
-const emptyPidFileTries = 20;
-
-async function removeEmptyPidFile(folder: string): Promise<void> {
-  const file = join(folder, 'data', 'postmaster.pid');
-  const { size } = await stat(file).catch(() => ({ size: -1 }));
-  if (size === 0) await rm(file, { force: true });
+  throw new EmbeddedError(`PostgreSQL in ${folder} did not become ready: ${reason}`);
 }
 
 /** Log lines that mean "try again": somebody else starts it, took the port, or its killed predecessor is still ending. */
@@ -201,7 +202,7 @@ async function spawnServer(
   const code = await end;
   const said = (await readFile(join(folder, 'server.log'), 'utf8')).slice(from).trim();
   if (passingFaults.test(said)) return said;
-  throw new Error(`PostgreSQL in ${folder} ended with ${code} as it started: ${said}`);
+  throw new EmbeddedError(`PostgreSQL in ${folder} ended with ${code} as it started: ${said}`);
 }
 
 /**
@@ -237,6 +238,11 @@ async function readPostmaster(folder: string): Promise<{ pid: number; port: numb
   const port = Number(lines[3]);
   if (!Number.isInteger(pid) || pid <= 0 || !Number.isInteger(port) || port <= 0) return undefined;
   return isAlive(pid) && (await isServerOf(pid, folder)) ? { pid, port } : undefined;
+}
+
+async function hasEmptyPidFile(folder: string): Promise<boolean> {
+  const found = await stat(join(folder, 'data', 'postmaster.pid')).catch(() => undefined);
+  return found?.size === 0;
 }
 
 /**
@@ -288,7 +294,7 @@ async function readPassword(folder: string): Promise<string> {
   try {
     return (await readFile(join(folder, 'password'), 'utf8')).trim();
   } catch (cause) {
-    throw new Error(`the password of the PostgreSQL in ${folder} cannot be read; run as the user who made it`, {
+    throw new EmbeddedError(`the password of the PostgreSQL in ${folder} cannot be read; run as the user who made it`, {
       cause,
     });
   }

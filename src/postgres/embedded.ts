@@ -13,6 +13,7 @@ import type { Logger } from '../system/logger.ts';
 import { asUnavailable } from './database.ts';
 import { type Account, canEnter, findAccount } from './embedded-account.ts';
 import { ownFolder, prepareBinaries } from './embedded-binaries.ts';
+import { EmbeddedError } from './embedded-error.ts';
 import {
   createServerFolder,
   type RunningServer,
@@ -39,7 +40,7 @@ export interface EmbeddedPostgres {
 }
 
 /** Another process owns this data folder; the message names its address where it is known. */
-export class EmbeddedInUseError extends Error {
+export class EmbeddedInUseError extends EmbeddedError {
   constructor(dataDir: string, url: string | undefined) {
     super(
       `another Sluice process runs on ${dataDir}, ${url === undefined ? 'and is just starting' : `at ${url}`}: ` +
@@ -51,7 +52,7 @@ export class EmbeddedInUseError extends Error {
 
 /**
  * Starts the server of `dataDir`, or takes over the one that was left running there. Throws EmbeddedInUseError where another
- * process owns it, and an Error that says what to do where it cannot be started.
+ * process owns it, and another EmbeddedError where it cannot be started.
  */
 export async function startEmbedded({
   dataDir,
@@ -103,7 +104,7 @@ async function dropDanglingLink(path: string, logger: Logger): Promise<void> {
 
 async function refuseUnreachable(folder: string, account: Account): Promise<void> {
   if (await canEnter(account, join(folder, 'data'))) return;
-  throw new Error(
+  throw new EmbeddedError(
     `the user ${account.name}, which owns the data in ${folder}, can no longer enter that folder; open the folders above it to that user (chmod o+x)`,
   );
 }

@@ -13,6 +13,9 @@ import { linkLibraries } from '../../src/postgres/embedded-binaries.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { eventually } from '../support/eventually.ts';
 
+// A dozen starts, each with an initdb: slow on a machine that does other things too.
+t.setTimeout(300_000);
+
 const isRoot = process.getuid?.() === 0;
 const logger = createLogger('silent');
 
@@ -60,7 +63,9 @@ async function end(child: ChildProcess, signalName: NodeJS.Signals): Promise<voi
 
 function serverPid(dataDir: string): number | undefined {
   const file = join(dataDir, 'postgres', 'data', 'postmaster.pid');
-  return existsSync(file) ? Number(readFileSync(file, 'utf8').split('\n')[0]) : undefined;
+  const pid = existsSync(file) ? Number(readFileSync(file, 'utf8').split('\n')[0]) : 0;
+  // 0 is what an empty file reads as, and to a signal it means our whole group.
+  return pid > 0 && pid !== process.pid ? pid : undefined;
 }
 
 function isAlive(pid: number): boolean {
@@ -73,6 +78,7 @@ function isAlive(pid: number): boolean {
 }
 
 function signal(pid: number, name: NodeJS.Signals | 0): boolean {
+  if (pid <= 0) throw new Error(`there is no process ${pid}`);
   try {
     return process.kill(pid, name);
   } catch {

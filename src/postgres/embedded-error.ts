@@ -1,0 +1,7 @@
+/** Why the embedded PostgreSQL cannot be had, in words that say what to do; shown without a stack. */
+export class EmbeddedError extends Error {
+  constructor(message: string, options: { cause?: unknown } = {}) {
+    super(message, options);
+    this.name = 'EmbeddedError';
+  }
+}

@@ -4,7 +4,15 @@ import type { Definitions } from '../domain/definitions.ts';
 import { ProblemError } from '../domain/errors.ts';
 import type { Database } from '../postgres/database.ts';
 import { endedStates } from '../postgres/job-state.ts';
-import { readAttempts, readJob, type StoredAttempt, type StoredJob } from '../postgres/read-jobs.ts';
+import {
+  readAttempts,
+  readJob,
+  readReconciliations,
+  type StoredAttempt,
+  type StoredJob,
+  type StoredReconciliation,
+} from '../postgres/read-jobs.ts';
+import { readReceipts } from '../postgres/receipts.ts';
 
 export interface JobDependencies {
   readonly database: Database;
@@ -17,9 +25,13 @@ export interface JobView extends Omit<StoredJob, 'headers' | 'maxAttempts'> {
   /** The job's, else the upstream's as it is now; null: the upstream is gone. */
   readonly maxAttempts: number | null;
   readonly attempts: readonly StoredAttempt[];
-  /** The attempt whose answer ended it. */
-  readonly decidedBy: StoredAttempt | null;
+  /** Calls that asked what became of an attempt. */
+  readonly reconciliations: readonly StoredReconciliation[];
+  /** The answer that ended it: of an attempt, or as the receiver told it. */
+  readonly response: Response | null;
 }
+
+type Response = Pick<StoredAttempt, 'excerpt' | 'truncated' | 'sha256'> & { readonly status: number };
 
 /** Throws a ProblemError `not_found`, also for a job of another tenant. */
 export async function getJob(
@@ -36,13 +48,27 @@ export async function getJob(
     headers: job.headers === null ? {} : masked(JSON.parse(job.headers) as Record<string, string>),
     maxAttempts: job.maxAttempts ?? upstream?.retry.max_attempts ?? null,
     attempts,
-    decidedBy: decidingAttempt(job, attempts),
+    reconciliations: await readReconciliations(database, jobId),
+    response: await responseOf(database, tenant, job, attempts),
   };
 }
 
-function decidingAttempt({ state, status }: StoredJob, attempts: readonly StoredAttempt[]): StoredAttempt | null {
+async function responseOf(
+  database: Database,
+  tenant: string,
+  { state, status, evidence, idempotencyKey, jobId }: StoredJob,
+  attempts: readonly StoredAttempt[],
+): Promise<Response | null> {
   if (!endedStates.has(state) || status === null) return null;
-  return attempts.findLast((attempt) => attempt.status === status) ?? null;
+  if (evidence === 'receipt') {
+    const [receipt] = await readReceipts(database, tenant, [idempotencyKey]);
+    // The receipt goes with its key, before the job.
+    return receipt?.jobId === jobId
+      ? { ...receipt, status }
+      : { status, excerpt: null, truncated: false, sha256: null };
+  }
+  const attempt = attempts.findLast((each) => each.status === status);
+  return attempt === undefined ? null : { ...attempt, status };
 }
 
 /** Shown as they are; any other header may be a credential, whatever its name (trv-enterprises/ts-store#163). */

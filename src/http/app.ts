@@ -24,6 +24,7 @@ import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
 import { batchRoutes } from './routes/batches.ts';
 import { healthRoutes } from './routes/health.ts';
 import { jobRoutes } from './routes/jobs.ts';
+import { receiptRoutes } from './routes/receipts.ts';
 
 /** The largest body of a request, in bytes: 16 MiB. */
 export const bodyLimitBytes = 16 * 1_048_576;
@@ -41,6 +42,8 @@ export interface AppDependencies {
   readonly definitions: DefinitionStore;
   /** Environment variables that headers of upstreams may use. */
   readonly secrets: ReadonlySet<string>;
+  /** How long a key is kept after its job's end, in days. */
+  readonly keyRetentionDays: number;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */
   readonly readiness: () => readonly Fault[];
   /** This process runs no API: it answers for its health and nothing else. */
@@ -97,6 +100,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     adminRateWindowRoutes(scope, deps);
     batchRoutes(scope, deps);
     jobRoutes(scope, deps);
+    receiptRoutes(scope, deps);
   });
   return app;
 }

@@ -17,6 +17,7 @@ const description =
 const tags = [
   { name: 'batches', description: 'Submit batches and follow them' },
   { name: 'jobs', description: 'The calls behind accepted items' },
+  { name: 'receipts', description: 'What became of idempotency keys' },
   { name: 'definitions', description: 'Upstreams, rate limits and queues' },
   { name: 'rate windows', description: 'Live state of rate limits, their audit, and the levers' },
   { name: 'health', description: 'For load balancers and supervisors' },

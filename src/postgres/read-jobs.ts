@@ -4,6 +4,7 @@
  */
 import type { JobState, KeySource, Ledger, Method } from '../domain/job.ts';
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
+import type { ReconcileVerdict } from '../domain/settle.ts';
 import type { Database } from './database.ts';
 import { jobRows, stateOfRows } from './job-state.ts';
 
@@ -150,6 +151,10 @@ export interface StoredAttempt {
   /** Hex. */
   readonly sha256: string | null;
   readonly error: string | null;
+  /** What a call that was given up as unknown turned out to have done, told by its worker too late to matter. */
+  readonly lateOutcome: OutcomeClass | null;
+  readonly lateStatus: number | null;
+  readonly lateAt: Date | null;
 }
 
 /** The calls made for a job, in their order. */
@@ -158,9 +163,27 @@ export async function readAttempts(database: Database, jobId: string): Promise<S
     `select a.number, a.epoch, a.worker_id as "workerId", a.outcome, a.charged, a.status, a.started_at as "startedAt",
             a.sent_at as "sentAt", a.ended_at as "endedAt", a.slot_wait_ms as "slotWaitMs",
             a.retry_after_ms as "retryAfterMs", a.retry_after_capped as "retryAfterCapped", a.excerpt, a.truncated,
-            encode(a.sha256, 'hex') as sha256, a.error
+            encode(a.sha256, 'hex') as sha256, a.error, a.late_outcome as "lateOutcome", a.late_status as "lateStatus",
+            a.late_at as "lateAt"
        from sluice.attempts a where a.job_id = $1 order by a.number`,
     [jobId],
     'read-attempts',
+  );
+}
+
+/** A call that asked the upstream what became of an earlier one. */
+export interface StoredReconciliation {
+  readonly at: Date;
+  /** null: no answer came. */
+  readonly status: number | null;
+  readonly verdict: ReconcileVerdict;
+}
+
+/** In their order. */
+export async function readReconciliations(database: Database, jobId: string): Promise<StoredReconciliation[]> {
+  return database.query<StoredReconciliation>(
+    'select q.at, q.status, q.verdict from sluice.reconciliations q where q.job_id = $1 order by q.epoch',
+    [jobId],
+    'read-reconciliations',
   );
 }

@@ -3,6 +3,7 @@
  * Their texts stand beside the code that calls them.
  */
 import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
 
@@ -12,4 +13,5 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   dueJobsFunctions,
   claimJobsFunction,
   settleJobsFunction,
+  putReceiptFunction,
 ];

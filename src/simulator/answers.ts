@@ -13,6 +13,8 @@ export interface Answer {
   readonly body?: string;
   /** Whether the call takes effect; default: status 2xx. An effect is stored under its key, whatever the status. */
   readonly effect?: boolean;
+  /** It only tells whether a key has taken effect. */
+  readonly tells?: boolean;
   /** Between the effect and the answer, in milliseconds: a caller that gives up meanwhile does not know that it worked. */
   readonly delayMs?: number;
   /** The answer waits (after the effect) until the gate of this name is released. */

@@ -7,9 +7,17 @@ import { type FullestInterval, fullestInterval } from './fullest-interval.ts';
 /**
  * `pending`: no answer yet. `effect`: it did its work. `replayed`: the key was known, the stored result was sent. `throttled`:
  * a 429 or 503 by script or chance. `over_quota`: refused by the upstream's own quota. `refused`: another answer without an
- * effect. `reset`: the connection ended before an effect.
+ * effect. `reset`: the connection ended before an effect. `told`: it asked whether a key had taken effect.
  */
-export type RequestOutcome = 'pending' | 'effect' | 'replayed' | 'throttled' | 'over_quota' | 'refused' | 'reset';
+export type RequestOutcome =
+  | 'pending'
+  | 'effect'
+  | 'replayed'
+  | 'throttled'
+  | 'over_quota'
+  | 'refused'
+  | 'reset'
+  | 'told';
 
 export interface ArrivedRequest {
   /** Order of arrival, from 1. */

@@ -23,6 +23,11 @@ export interface UpstreamOptions {
   readonly quota?: Quota;
   /** Header that carries the key; null: this API knows none, so every call takes effect. Default: idempotency-key. */
   readonly idempotencyHeader?: string | null;
+  /**
+   * A GET of a path that begins with this, followed by a percent-encoded key, tells whether the key has taken effect: 200 or
+   * 404, unless a rule says otherwise.
+   */
+  readonly lookupPath?: string;
   /** Keeps neither headers nor bodies in the log: for benches. */
   readonly lean?: boolean;
   /** How long an idle connection stays open, in milliseconds; default 60,000. */
@@ -219,7 +224,18 @@ export class Upstream {
       this.#callsByKey.set(key, nth);
     }
     const call = { path, key, nth };
-    return scriptedAnswer(this.#rules, call) ?? randomAnswer(this.#faults, this.#options.seed ?? 1, call);
+    return (
+      scriptedAnswer(this.#rules, call) ??
+      this.#lookUp(arrived) ??
+      randomAnswer(this.#faults, this.#options.seed ?? 1, call)
+    );
+  }
+
+  #lookUp({ method, path }: ArrivedRequest): Answer | undefined {
+    const { lookupPath } = this.#options;
+    if (lookupPath === undefined || method !== 'GET' || !path.startsWith(lookupPath)) return undefined;
+    const known = this.#stored.has(decodeURIComponent(path.slice(lookupPath.length)));
+    return { status: known ? 200 : 404, effect: false, tells: true };
   }
 
   /** The moment of truth: applies the effect, or finds the stored one, or refuses. */
@@ -228,7 +244,7 @@ export class Upstream {
     const headers = answer.headers ?? [];
     if (!(answer.effect ?? (status >= 200 && status < 300))) {
       const throttled = status === 429 || (status === 503 && headers.some(([name]) => /^retry-after$/i.test(name)));
-      arrived.outcome = overQuota ? 'over_quota' : throttled ? 'throttled' : 'refused';
+      arrived.outcome = overQuota ? 'over_quota' : throttled ? 'throttled' : answer.tells ? 'told' : 'refused';
       if (throttled) arrived.retryAfterSeconds = retryAfterOf(headers);
       return { status, headers, body: answer.body ?? '' };
     }

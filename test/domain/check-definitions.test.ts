@@ -221,12 +221,18 @@ t.test('headers of an upstream cannot steer the connection or the service', asyn
   }
 });
 
-t.test('reconcile: its path stays below base_url', async (t) => {
+t.test('reconcile: its path stays below base_url and names the key, an answer says one thing', async (t) => {
   const codes = (path: string) => upstreamCodes({ ...stripe, reconcile: { path } });
   t.same(codes('/charges?key={key}'), []);
   for (const path of ['charges', '//evil.test', '/../x', '/a\\b', '/\ud800']) {
     t.same(codes(path), ['/reconcile/path invalid'], JSON.stringify(path));
   }
+  t.same(codes('/charges/{key}/state?of={key}'), []);
+  t.same(codes('/charges'), ['/reconcile/path invalid'], 'no key');
+  const statuses = (lists: object) => upstreamCodes({ ...stripe, reconcile: { path: '/{key}', ...lists } });
+  t.same(statuses({ applied_when: [200, 409], absent_when: [404, 410] }), []);
+  t.same(statuses({ absent_when: [404, 200] }), ['/reconcile/absent_when invalid'], 'with the default of the other');
+  t.same(statuses({ applied_when: [] }), ['/reconcile/applied_when invalid']);
 });
 
 t.test('one wrong field does not hide what is wrong with the others', async (t) => {

@@ -5,6 +5,7 @@ import t from 'tap';
 import type { ClaimedJob } from '../../src/domain/job.ts';
 import {
   buildOutboundRequest,
+  buildReconcileRequest,
   checkItemHeaders,
   checkPath,
   isConnectionHeader,
@@ -175,6 +176,97 @@ t.test('buildOutboundRequest', async (t) => {
       url('https://api.example.test', '//evil.test/x'),
       'https://api.example.test//evil.test/x',
       'even if it were stored',
+    );
+  });
+});
+
+t.test('buildReconcileRequest', async (t) => {
+  const question = (
+    job: Partial<ClaimedJob> = {},
+    path = '/charges?key={key}',
+    definition: Record<string, unknown> = {},
+    secrets: Record<string, string> = {},
+  ) => {
+    const { reconcile, ...others } = upstream({ ...definition, reconcile: { path } });
+    if (reconcile === null) throw new Error('cannot be');
+    return buildReconcileRequest(claimedJob(job), { ...others, reconcile }, (name) => secrets[name], trace);
+  };
+  const sent = (...given: Parameters<typeof question>): OutboundRequest => {
+    const built = question(...given);
+    if ('kind' in built) throw new Error(built.error);
+    return built;
+  };
+
+  t.test('is a GET with the headers of the call, without what makes it look like the call', async (t) => {
+    const job = {
+      method: 'POST',
+      path: '/v1/charges',
+      body: '{"amount":5}',
+      headers: { 'x-account': 'a1', 'content-type': 'text/csv' },
+      payloadVersion: '2',
+      calls: 3,
+    } as const;
+    const headers = { authorization: 'Bearer ${API_KEY}', 'X-Version': '7' };
+    const request = sent(
+      job,
+      undefined,
+      { headers, timeout_ms: 7, connect_timeout_ms: 3 },
+      { API_KEY: 's3cret-s3cret' },
+    );
+    t.same(
+      { ...request, url: request.url.href },
+      {
+        url: 'https://api.example.test/charges?key=ord-1',
+        method: 'GET',
+        headers: {
+          traceparent: trace,
+          'x-account': 'a1',
+          authorization: 'Bearer s3cret-s3cret',
+          'x-version': '7',
+          'sluice-job-id': claimedJob().jobId,
+        },
+        body: null,
+        timeoutMs: 7,
+        connectTimeoutMs: 3,
+        allowPrivateAddresses: false,
+        secrets: ['s3cret-s3cret'],
+      },
+    );
+  });
+
+  t.test('carries the key that the call carried, percent-encoded, wherever the path has it', async (t) => {
+    const href = (idempotencyKey: string, path?: string, tenant = 'default') =>
+      sent({ idempotencyKey, tenant }, path).url.href;
+    t.equal(href('a/b?c&d=e#f%+'), 'https://api.example.test/charges?key=a%2Fb%3Fc%26d%3De%23f%25%2B');
+    t.equal(href('$&$1', '/{key}/x?y={key}'), 'https://api.example.test/%24%26%241/x?y=%24%26%241');
+    const outbound = outboundKey({ tenant: 'other', key: 'ord-1', keySource: 'given' });
+    t.equal(href('ord-1', undefined, 'other'), `https://api.example.test/charges?key=${outbound}`);
+    t.equal(
+      href('é'),
+      `https://api.example.test/charges?key=${outboundKey({ tenant: 'default', key: 'é', keySource: 'given' })}`,
+    );
+  });
+
+  t.test('is not sent where the key would lead to another path, or a secret is missing', async (t) => {
+    for (const idempotencyKey of ['.', '..']) {
+      t.match(question({ idempotencyKey }, '/charges/{key}'), { kind: 'not_sent', code: 'invalid_path' });
+      t.equal(sent({ idempotencyKey }).url.href, `https://api.example.test/charges?key=${idempotencyKey}`);
+    }
+    for (const idempotencyKey of ['...', 'a..b', '.a']) {
+      t.equal(sent({ idempotencyKey }, '/charges/{key}').url.pathname, `/charges/${idempotencyKey}`);
+    }
+    t.match(question({}, undefined, { headers: { a: '${API_KEY}' } }), { kind: 'not_sent', code: 'missing_secret' });
+  });
+
+  t.test('property: no key leaves the path of reconcile', async () => {
+    fc.assert(
+      fc.property(
+        fc.oneof(fc.string({ unit: fc.constantFrom('.', '/', '%', '2', 'e', '?', '#', '\\') }), fc.string()),
+        (key) => {
+          const built = question({ idempotencyKey: key }, '/a/{key}/b');
+          return 'kind' in built || /^\/a\/[^/]*\/b$/.test(built.url.pathname);
+        },
+      ),
     );
   });
 });

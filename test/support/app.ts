@@ -31,6 +31,7 @@ export async function createTestApp(
     database,
     definitions: new DefinitionStore(database),
     secrets: new Set(['API_KEY']),
+    keyRetentionDays: 7,
     adminKey: undefined,
     readiness: () => [],
     ...overrides,

@@ -51,16 +51,17 @@ function show(job: JobView): z.output<typeof jobSchema> {
     attempts_used: job.attemptsUsed,
     throttles: job.throttles,
     evidence: job.evidence,
-    response: showResponse(job.decidedBy),
+    response: showResponse(job.response),
     created_at: job.createdAt.toISOString(),
     ended_at: iso(job.endedAt),
     attempts: job.attempts.map(showAttempt),
+    reconciliations: job.reconciliations.map(({ at, status, verdict }) => ({ at: at.toISOString(), status, verdict })),
   };
 }
 
-function showResponse(attempt: StoredAttempt | null): z.output<typeof jobSchema>['response'] {
-  if (attempt === null || attempt.status === null) return null;
-  const { status, excerpt, truncated, sha256 } = attempt;
+function showResponse(response: JobView['response']): z.output<typeof jobSchema>['response'] {
+  if (response === null) return null;
+  const { status, excerpt, truncated, sha256 } = response;
   return { status, excerpt, truncated, sha256 };
 }
 
@@ -82,7 +83,13 @@ function showAttempt(attempt: StoredAttempt): z.output<typeof attemptSchema> {
     truncated: attempt.truncated,
     sha256: attempt.sha256,
     error: attempt.error,
+    late: showLate(attempt),
   };
+}
+
+function showLate({ lateOutcome, lateStatus, lateAt }: StoredAttempt): z.output<typeof attemptSchema>['late'] {
+  if (lateOutcome === null || lateAt === null) return null;
+  return { outcome: lateOutcome, status: lateStatus, at: lateAt.toISOString() };
 }
 
 function iso(time: Date | null): string | null {

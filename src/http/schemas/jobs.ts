@@ -2,12 +2,14 @@
 import { z } from 'zod';
 import { instant, jobState } from './batches.ts';
 
+const outcome = z.enum(['success', 'rejected', 'throttled', 'error', 'timeout', 'not_sent', 'unknown']);
+
 export const attemptSchema = z
   .object({
     number: z.number().int().describe('From 1; every call counts. Goes out as `Sluice-Attempt`'),
     epoch: z.number().int().describe('Of the lease it was made under'),
     worker_id: z.uuid(),
-    outcome: z.enum(['success', 'rejected', 'throttled', 'error', 'timeout', 'not_sent', 'unknown']),
+    outcome,
     charged: z.enum(['attempt', 'throttle', 'none']).describe('What it took from the budgets of the job'),
     status: z.number().int().nullable(),
     started_at: instant,
@@ -20,6 +22,10 @@ export const attemptSchema = z
     truncated: z.boolean().describe('The answer had more than was read'),
     sha256: z.string().nullable().describe('Over what was read of the answer, hex'),
     error: z.string().nullable(),
+    late: z
+      .object({ outcome, status: z.number().int().nullable(), at: instant })
+      .nullable()
+      .describe('What its worker saw after the job had gone on without it: evidence, which changes nothing'),
   })
   .meta({ id: 'Attempt', description: 'One call made for a job' });
 
@@ -65,5 +71,16 @@ export const jobSchema = z
     created_at: instant,
     ended_at: instant.nullable(),
     attempts: z.array(attemptSchema),
+    reconciliations: z
+      .array(
+        z.object({
+          at: instant,
+          status: z.number().int().nullable().describe('null: no answer came'),
+          verdict: z
+            .enum(['applied', 'absent', 'throttled', 'unclear'])
+            .describe('`applied` ends the job, `absent` has it sent again; with the others it is asked again'),
+        }),
+      )
+      .describe('Calls that asked the upstream what became of an attempt; charged nothing'),
   })
   .meta({ id: 'Job', description: 'The call behind an accepted item' });

@@ -4,27 +4,27 @@
  * Makes a server and a migrated template database, writes their address to `ready` (or what went wrong to `failed`), and
  * stops and removes it all as soon as the test runner's process is gone, however that ended.
  */
-import { chmod, mkdtemp, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
-import { canEnter, findAccount } from '../../src/postgres/embedded-account.ts';
-import { ownFolder, prepareBinaries } from '../../src/postgres/embedded-binaries.ts';
+import { findAccount } from '../../src/postgres/embedded-account.ts';
+import { prepareBinaries } from '../../src/postgres/embedded-binaries.ts';
 import { createServerFolder, startServer, stopServer } from '../../src/postgres/embedded-server.ts';
 import { migrate } from '../../src/postgres/migrate.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
+import { makeServerHome } from './server-home.ts';
 
 const [stateFolder = '', runner = ''] = process.argv.slice(2);
 const runnerPid = Number(runner);
 const logger = createLogger('info');
 const runnerPollMs = 100;
-const plentyBytes = 4 * 1024 ** 3;
 
 const told = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => told.abort());
 
 const account = await findAccount(join(stateFolder, 'postgres', 'data'));
-const home = await makeHome();
+const home = await makeServerHome(account);
 try {
   const binaries = await prepareBinaries(account, home, logger);
   await createServerFolder(join(home, 'postgres'), { account, binaries });
@@ -50,22 +50,6 @@ try {
 } finally {
   await rm(home, { recursive: true, force: true });
   await rm(stateFolder, { recursive: true, force: true });
-}
-
-/**
- * A database is 300 files, and on some disks that takes 200 ms to make and 40 ms in memory: so memory, if there is plenty
- * (in a container it may be 64 MB). Else the state folder, or, where the server's user cannot go there, one of root's own.
- */
-async function makeHome(): Promise<string> {
-  const memory = await statfs('/dev/shm').catch(() => undefined);
-  if (memory !== undefined && memory.bavail * memory.bsize > plentyBytes) {
-    const home = await mkdtemp('/dev/shm/sluice-tests-').catch(() => undefined);
-    if (home !== undefined) {
-      await chmod(home, 0o755);
-      return home;
-    }
-  }
-  return (await canEnter(account, stateFolder)) ? stateFolder : await mkdtemp(join(await ownFolder(), 'test-'));
 }
 
 async function makeTemplate(connectionString: string): Promise<void> {

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import t from 'tap';
 import type { z } from 'zod';
+import { createProgram } from '../../src/cli/program.ts';
 import { type Config, loadConfig } from '../../src/config.ts';
 import { checkConfigFile } from '../../src/domain/check-definitions.ts';
 import { queueSchema, rateLimitSchema, retryPolicySchema, upstreamSchema } from '../../src/domain/definitions.ts';
@@ -88,6 +89,40 @@ for (const [heading, schema] of [
     t.same(documented, fieldsOf(schema));
     t.end();
   });
+}
+
+t.test('what is said to be absent is absent, and routes that the README names elsewhere are there', (t) => {
+  const { paths } = JSON.parse(readDocument('openapi/openapi.json')) as {
+    paths: Record<string, Record<string, unknown>>;
+  };
+  const routes = new Set(
+    Object.entries(paths).flatMap(([path, methods]) => Object.keys(methods).map((method) => `${method} ${path}`)),
+  );
+  const isThere = (route: string) => routes.has(route.replace(/^[A-Z]+/, (method) => method.toLowerCase()));
+  const named = (text: string) =>
+    [...text.matchAll(/`((?:GET|PUT|POST|DELETE) \/[^`\s?]*)(?:\?[^`]*)?`/g)].map(([, route = '']) => route);
+  const absent = section(readme, '## Not there yet');
+  t.ok(named(absent).length > 0, 'routes are found in the section');
+  t.same(named(absent).filter(isThere), [], 'said to be absent, but there');
+  t.same(
+    named(readme.replace(absent, '')).filter((route) => !isThere(route)),
+    [],
+    'named, but not there',
+  );
+  const commands = createProgram({ version: '', startService: never, migrateDatabase: never }).commands.map((each) =>
+    each.name(),
+  );
+  const absentCommands = [...absent.matchAll(/`sluice (\w+)`/g)].map(([, name = '']) => name);
+  t.same(
+    absentCommands.filter((name) => commands.includes(name)),
+    [],
+    'commands said to be absent, but there',
+  );
+  t.end();
+});
+
+function never(): never {
+  throw new Error('nothing is run here');
 }
 
 t.test('the example of a definitions file has no faults', (t) => {

@@ -25,6 +25,19 @@ export interface DatabaseLimits {
 }
 
 const usualLimits: DatabaseLimits = { connectMs: 5_000, turnMs: 15_000, statementMs: 30_000, queryMs: 35_000 };
+/**
+ * For statements that take milliseconds and that much waits for. On a connection that fell silent (a network that forgot it, a
+ * fail-over without a word) the usual limit would stop a worker for longer than its lease lasts.
+ */
+export const promptMs = 5_000;
+
+/** The limit of a statement that may be slow, and not lost: doubled each time it was hit, so that it gets through in the end. */
+export function patientMs(timesHit: number): number {
+  return Math.min(usualLimits.queryMs, promptMs * 2 ** timesHit);
+}
+
+/** A connection that is idle for so long is asked for a sign of life by the system, and is lost 10 s later without one. */
+const keepAliveMs = 5_000;
 
 export interface Database {
   readonly pool: pg.Pool;
@@ -32,12 +45,20 @@ export interface Database {
   /** Passed by the transitions of this store. */
   readonly faultPoints: FaultPoints;
   /**
-   * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection. `points`: of a
-   * statement that is a transition of its own; an error there is taken for one of the connection in use.
+   * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection.
    */
-  query<R>(text: string, values?: readonly unknown[], name?: string, points?: FaultPointsAround): Promise<R[]>;
+  query<R>(text: string, values?: readonly unknown[], name?: string, options?: StatementOptions): Promise<R[]>;
   /** Ends all connections; clients that are lent out are waited for. */
   close(): Promise<void>;
+}
+
+/** Points are those of a statement that is a transition of its own; an error there is taken for one of the connection in use. */
+export interface StatementOptions extends FaultPointsAround {
+  /**
+   * How long an answer is waited for, in milliseconds, where the usual time is too long. When it is over nobody knows what the
+   * statement does: the server may still be at it.
+   */
+  readonly withinMs?: number;
 }
 
 /** PostgreSQL cannot be reached, is read-only, is shutting down or did not answer in time; `cause` is the original. */
@@ -91,11 +112,11 @@ export function openDatabase({
     pool,
     orm: drizzle(pool, { schema }),
     faultPoints,
-    query: (text, values, name, points = {}) =>
+    query: (text, values, name, { before, after, withinMs } = {}) =>
       withClient(pool, async (client) => {
-        if (points.before !== undefined) await faultPoints.pass(points.before);
-        const rows = await queryRows<never>(client, text, values, name);
-        if (points.after !== undefined) await faultPoints.pass(points.after);
+        if (before !== undefined) await faultPoints.pass(before);
+        const rows = await queryRows<never>(client, text, values, name, withinMs);
+        if (after !== undefined) await faultPoints.pass(after);
         return rows;
       }),
     close: () => pool.end(),
@@ -115,6 +136,7 @@ export function sessionOptions(
     statement_timeout: limits.statementMs,
     query_timeout: limits.queryMs,
     keepAlive: true,
+    keepAliveInitialDelayMillis: keepAliveMs,
     types: { getTypeParser },
   };
 }
@@ -124,31 +146,66 @@ export function sessionOptions(
  * asked for inside `work`: with a pool of 1 that would wait for itself.
  */
 export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
-  const client = await pool.connect().catch((error: unknown) => {
-    throw new DatabaseUnavailableError(error);
-  });
+  const client = await borrow(pool);
   try {
     const result = await work(client);
+    provenAt.set(client, lossesOf(pool));
     client.release();
     return result;
   } catch (error) {
     const unavailable = asUnavailable(error);
+    if (unavailable !== undefined && isLoss(unavailable)) losses.set(pool, lossesOf(pool) + 1);
     client.release(unavailable !== undefined);
     throw unavailable ?? error;
   }
 }
 
-/** Runs one statement on this client and gives its rows. */
+/** How many clients of a pool were lost so far; and of each client, how many it was when it last proved good. */
+const losses = new WeakMap<pg.Pool, number>();
+const provenAt = new WeakMap<pg.PoolClient, number>();
+
+function lossesOf(pool: pg.Pool): number {
+  return losses.get(pool) ?? 0;
+}
+
+/**
+ * A client that has proved good since another one was lost, or a new one. What took one away mostly took all: each of the
+ * others, idle since then, would cost its caller the whole time limit, one after the other.
+ */
+async function borrow(pool: pg.Pool): Promise<pg.PoolClient> {
+  for (;;) {
+    const client = await pool.connect().catch((error: unknown) => {
+      throw new DatabaseUnavailableError(error);
+    });
+    if ((provenAt.get(client) ?? Number.POSITIVE_INFINITY) >= lossesOf(pool)) return client;
+    // A farewell would not come back over a connection that is dead, and the pool would wait for it.
+    client.connection.stream.destroy();
+    client.release(true);
+  }
+}
+
+/** Whether the connection is to blame, and not one statement that was too slow, or a server that is short of something. */
+function isLoss(unavailable: DatabaseUnavailableError): boolean {
+  for (let each: unknown = unavailable; each instanceof Error; each = each.cause) {
+    if ('code' in each && /^(53...|57014)$/.test(String(each.code))) return false;
+  }
+  return true;
+}
+
+/** Runs one statement on this client and gives its rows; `withinMs`: instead of the client's own time limit. */
 export async function queryRows<R>(
   client: pg.ClientBase,
   text: string,
   values: readonly unknown[] | undefined,
   name: string | undefined,
+  withinMs?: number,
 ): Promise<R[]> {
   const result = await client.query({
     text,
     ...(values === undefined ? {} : { values: [...values] }),
     ...(name === undefined ? {} : { name }),
+    // The types do not have it.
+    ...(withinMs === undefined ? {} : { query_timeout: withinMs }),
   });
   return result.rows as R[];
 }
@@ -163,6 +220,14 @@ export function asUnavailable(error: unknown): DatabaseUnavailableError | undefi
     if (isUnavailable(each)) return new DatabaseUnavailableError(error);
   }
   return undefined;
+}
+
+/** Whether it is our own limit that ended a statement: nobody knows what the server makes of it. */
+export function ranOutOfTime(error: unknown): boolean {
+  for (let each = error; each instanceof Error; each = each.cause) {
+    if (each.message === 'Query read timeout') return true;
+  }
+  return false;
 }
 
 /**

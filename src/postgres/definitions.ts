@@ -13,7 +13,7 @@ import {
   type RateLimit,
   type Upstream,
 } from '../domain/definitions.ts';
-import type { Database } from './database.ts';
+import { type Database, promptMs } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
 import type { TransactionClient } from './transaction.ts';
 
@@ -64,6 +64,8 @@ export async function readDefinitionVersion(database: Queryable): Promise<number
     'select version from sluice.definition_version',
     [],
     'read_definition_version',
+    // Before each intake and each claim's calls.
+    { withinMs: promptMs },
   );
   return row!.version;
 }

@@ -5,7 +5,7 @@
  * still its own.
  */
 import type { ClaimedJob } from '../domain/job.ts';
-import type { Database } from './database.ts';
+import { type Database, promptMs } from './database.ts';
 
 export interface WorkerIdentity {
   readonly workerId: string;
@@ -27,7 +27,7 @@ export async function registerWorker(database: Database, worker: WorkerIdentity,
 /** What a renewal found: `lapsed` had run out before (jobs may be another's by now), `gone` was cleared away: register anew. */
 export type Renewal = 'renewed' | 'lapsed' | 'gone';
 
-/** Renews the lease of a worker. */
+/** Renews the lease of a worker. A connection that does not answer within a third of it leaves time for another try. */
 export async function renewLease(database: Database, workerId: string, leaseSeconds: number): Promise<Renewal> {
   const rows = await database.query<{ lapsed: boolean }>(
     `with old as materialized (
@@ -36,7 +36,7 @@ export async function renewLease(database: Database, workerId: string, leaseSeco
        from old where w.id = $1::uuid returning old.lapsed`,
     [workerId, leaseSeconds],
     'renew_lease',
-    { before: 'renew.before', after: 'renew.after' },
+    { before: 'renew.before', after: 'renew.after', withinMs: Math.min(promptMs, (leaseSeconds * 1000) / 3) },
   );
   const row = rows[0];
   if (!row) return 'gone';
@@ -48,6 +48,8 @@ export async function heldJobs(database: Database, workerId: string): Promise<Ma
   const rows = await database.query<{ job_id: string; epoch: number }>(
     'select job_id, epoch from sluice.running_jobs where worker_id = $1::uuid',
     [workerId],
+    undefined,
+    { withinMs: promptMs },
   );
   return new Map(rows.map((row) => [row.job_id, row.epoch]));
 }

@@ -327,6 +327,8 @@ export interface SettleRow {
 export interface SettleOptions {
   /** The reaper's: write only while the worker's lease is over. */
   readonly onlyExpired?: boolean;
+  /** How long an answer is waited for; without one the rows may be written yet, and writing them again is harmless. */
+  readonly withinMs?: number;
 }
 
 /**
@@ -337,7 +339,7 @@ export async function settleJobs(
   database: Database,
   workerId: string,
   rows: readonly SettleRow[],
-  { onlyExpired = false }: SettleOptions = {},
+  { onlyExpired = false, withinMs }: SettleOptions = {},
 ): Promise<Set<string>> {
   const column = <T>(pick: (row: SettleRow) => T): T[] => rows.map(pick);
   const settled = await database.query<{ job_id: string }>(
@@ -376,12 +378,15 @@ export async function settleJobs(
       column((row) => row.reconciliation),
     ],
     'settle_jobs',
-    onlyExpired
-      ? { before: 'reaper.before_settle', after: 'reaper.after_settle' }
-      : {
-          before: 'settle.before',
-          after: rows.some((row) => row.throttle !== null) ? 'cooldown.after' : 'settle.after',
-        },
+    {
+      ...(onlyExpired
+        ? { before: 'reaper.before_settle', after: 'reaper.after_settle' }
+        : {
+            before: 'settle.before',
+            after: rows.some((row) => row.throttle !== null) ? 'cooldown.after' : 'settle.after',
+          }),
+      ...(withinMs === undefined ? {} : { withinMs }),
+    },
   );
   return new Set(settled.map((row) => row.job_id));
 }

@@ -6,7 +6,7 @@
  */
 import { systemClock } from '../system/clock.ts';
 import type { FaultPointsAround } from '../system/fault-points.ts';
-import { type Database, DatabaseUnavailableError, queryRows, withClient } from './database.ts';
+import { asUnavailable, type Database, DatabaseUnavailableError, promptMs, queryRows, withClient } from './database.ts';
 
 /** Serialization failure, deadlock: the same transaction can succeed when it is run again. */
 const repeatableStates = new Set(['40001', '40P01']);
@@ -56,13 +56,16 @@ function runOnce<T>(
         return queryRows(client, text, values, name);
       },
     };
-    await client.query('BEGIN');
+    // Waits for nothing at the server, so silence means that the connection is dead.
+    await queryRows(client, 'BEGIN', undefined, undefined, promptMs);
     let result: T;
     try {
       result = await work(lent);
       if (points.before !== undefined) await database.faultPoints.pass(points.before);
     } catch (error) {
       over = true;
+      // The client is destroyed, which rolls back; over a dead connection a ROLLBACK would only wait for its time limit.
+      if (asUnavailable(error) !== undefined) throw error;
       await client.query('ROLLBACK').catch((cause: unknown) => {
         // The work's own error says more, but only this one makes sure that the client is destroyed.
         throw new DatabaseUnavailableError(

@@ -1,12 +1,13 @@
 /**
  * Asks for jobs whenever there are free slots and something could be had: when a slot frees, when the next lane opens (the
  * claim says when), on a notification, and at a bounded interval as the truth behind all of these.
- * One claim at a time per process. A claim whose answer was lost may have leased jobs nobody here knows of: before the next
- * one, what the database holds in our name is compared with what we hold, and the rest goes back untouched.
+ * One claim at a time per process. A claim whose answer was lost may have leased jobs nobody here knows of, or may do so yet:
+ * before the next one, and for a while after, what the database holds in our name is compared with what we hold, and the
+ * rest goes back untouched.
  */
 
 import { type Claim, claimJobs } from '../postgres/claim-jobs.ts';
-import { type Database, DatabaseUnavailableError } from '../postgres/database.ts';
+import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from './wake-signal.ts';
@@ -16,6 +17,10 @@ const pollMs = 5_000;
 /** Another claimer holds what we want: about one claim's time. */
 const busyMs = 2;
 const longestPauseMs = 1_000;
+/** The server gives up any statement by then, so a claim that has not been made by then never will be. */
+const doubtMs = 40_000;
+/** Between two looks for what a lost claim may have leased, while it may. */
+const doubtPauseMs = 1_000;
 
 export interface ClaimLoopOptions {
   readonly database: Database;
@@ -38,6 +43,11 @@ export class ClaimLoop {
   #failingSinceMs: number | null = null;
   /** The last claim left something behind for want of slots. */
   #hungry = true;
+  /** Claims in a row whose time ran out. */
+  #outOfTime = 0;
+  /** Until when a lost claim may yet be made, and when to look for that next. */
+  #doubtUntilMs = 0;
+  #nextLookMs = 0;
   #loop: Promise<void> | undefined;
 
   constructor(options: ClaimLoopOptions) {
@@ -83,10 +93,15 @@ export class ClaimLoop {
       try {
         pauseMs = await this.#claim(free);
         this.#failures = 0;
+        this.#outOfTime = 0;
         this.#failingSinceMs = null;
       } catch (err) {
         this.#failures += 1;
-        this.#failingSinceMs ??= this.#options.clock.monotonicMs();
+        if (ranOutOfTime(err)) this.#outOfTime += 1;
+        const now = this.#options.clock.monotonicMs();
+        this.#failingSinceMs ??= now;
+        this.#doubtUntilMs = now + doubtMs;
+        this.#nextLookMs = now;
         const level = err instanceof DatabaseUnavailableError ? 'warn' : 'error';
         logger[level]({ err, failures: this.#failures }, 'a claim failed');
         pauseMs = Math.min(longestPauseMs, 20 * 2 ** Math.min(this.#failures, 8)) * (0.5 + Math.random() / 2);
@@ -97,12 +112,12 @@ export class ClaimLoop {
 
   /** Gives how long to sleep. */
   async #claim(free: number): Promise<number> {
-    const { clock, database, workerId, onClaim, onLeaseLost, reconcile } = this.#options;
-    if (this.#failures > 0) await reconcile();
+    const { clock, database, workerId, onClaim, onLeaseLost } = this.#options;
+    await this.#lookForLostClaims();
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
-    const claim = await claimJobs(database, workerId, free);
+    const claim = await claimJobs(database, workerId, free, { withinMs: patientMs(this.#outOfTime) });
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
@@ -113,6 +128,18 @@ export class ClaimLoop {
     if (claim.busy) return busyMs * (0.5 + Math.random());
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment.
-    return next <= 0 ? busyMs * (0.5 + Math.random()) : Math.min(next + 0.5, pollMs * (0.8 + 0.4 * Math.random()));
+    if (next <= 0) return busyMs * (0.5 + Math.random());
+    return Math.min(next + 0.5, this.#inDoubt ? doubtPauseMs : pollMs * (0.8 + 0.4 * Math.random()));
+  }
+
+  get #inDoubt(): boolean {
+    return this.#options.clock.monotonicMs() < this.#doubtUntilMs;
+  }
+
+  async #lookForLostClaims(): Promise<void> {
+    const { clock, reconcile } = this.#options;
+    if (!this.#inDoubt || clock.monotonicMs() < this.#nextLookMs) return;
+    await reconcile();
+    this.#nextLookMs = clock.monotonicMs() + doubtPauseMs;
   }
 }

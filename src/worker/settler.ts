@@ -3,7 +3,7 @@
  * An outcome that cannot be written stays in memory and is tried again for as long as it takes; it never turns into
  * another outcome. What another worker took over meanwhile is dropped by the fence in the store, and told here.
  */
-import { type Database, DatabaseUnavailableError } from '../postgres/database.ts';
+import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from '../postgres/database.ts';
 import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
@@ -41,10 +41,9 @@ export class Settler {
     return this.#waiting.length + this.#writing.length;
   }
 
-  /** Whether the outcome of this lease is not written yet. */
-  holds(jobId: string, epoch: number): boolean {
-    const its = (row: SettleRow) => row.jobId === jobId && row.epoch === epoch;
-    return this.#waiting.some(its) || this.#writing.some(its);
+  /** The outcomes that are not written yet. */
+  get rows(): readonly Pick<SettleRow, 'jobId' | 'epoch'>[] {
+    return [...this.#waiting, ...this.#writing];
   }
 
   start(): void {
@@ -71,6 +70,7 @@ export class Settler {
 
   async #run(): Promise<void> {
     let failures = 0;
+    let outOfTime = 0;
     while (true) {
       if (this.#waiting.length === 0) {
         if (this.#stopped) return;
@@ -79,9 +79,11 @@ export class Settler {
       }
       this.#writing = this.#waiting.splice(0, failures > 0 ? narrowed(failures) : mostRows);
       try {
-        await this.#write(this.#writing);
+        await this.#write(this.#writing, patientMs(outOfTime));
         failures = 0;
+        outOfTime = 0;
       } catch (err) {
+        if (ranOutOfTime(err)) outOfTime += 1;
         this.#waiting = [...this.#writing, ...this.#waiting];
         const away = err instanceof DatabaseUnavailableError;
         failures = away ? Math.max(1, failures) : failures + 1;
@@ -98,9 +100,9 @@ export class Settler {
     }
   }
 
-  async #write(rows: readonly SettleRow[]): Promise<void> {
+  async #write(rows: readonly SettleRow[], withinMs: number): Promise<void> {
     const { database, workerId, onSettled } = this.#options;
-    const settled = await settleJobs(database, workerId, rows);
+    const settled = await settleJobs(database, workerId, rows, { withinMs });
     onSettled(
       rows.filter((row) => settled.has(row.jobId)),
       rows.filter((row) => !settled.has(row.jobId)),

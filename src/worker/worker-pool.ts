@@ -219,9 +219,11 @@ export class WorkerPool {
 
   async #giveBackUnknown(): Promise<void> {
     const { database } = this.#options;
+    // Known before the question: what ends while it is under way is still in the answer. (No claim runs meanwhile.)
+    const known = new Set([...this.#running.keys(), ...this.#settler.rows.map(leaseOf)]);
     const held = await heldJobs(database, this.workerId);
     for (const [jobId, epoch] of held) {
-      if (this.#running.has(leaseOf({ jobId, epoch })) || this.#settler.holds(jobId, epoch)) continue;
+      if (known.has(leaseOf({ jobId, epoch }))) continue;
       this.#settler.add(untouched({ jobId, epoch, upstream: '', outcomeUnknown: false }));
     }
   }

@@ -31,7 +31,7 @@ export interface StoredWindow extends WindowName {
   readonly paused: boolean;
   readonly inFlight: number;
   readonly waitingJobs: number;
-  /** The limit's own, else the one that ends first where all upstreams under the limit have one. */
+  /** Of the limit's own and the one that ends first where all upstreams under it have one: that which ends last. */
   readonly cooldown: WindowCooldown | null;
 }
 
@@ -99,19 +99,22 @@ export async function readWindows(database: Database, names: readonly WindowName
          join sluice.cooldowns x on x.kind = 'limit' and x.name = a.limit_name and x.partition_key in ('', a.partition_key)
         where x.until > clock_timestamp() or x.ramp is not null
        union all
-       select c.place, x.*, 1 from covered c
+       (select distinct on (c.place, c.upstream) c.place, x.*, 1 from covered c
          join sluice.cooldowns x on x.kind = 'upstream' and x.name = c.upstream and x.partition_key in ('', c.partition_key)
         where (x.until > clock_timestamp() or x.ramp is not null)
           and not exists (select 1 from covered o where o.place = c.place and not exists (
                 select 1 from sluice.cooldowns y where y.kind = 'upstream' and y.name = o.upstream
-                   and y.partition_key in ('', o.partition_key) and (y.until > clock_timestamp() or y.ramp is not null))))
+                   and y.partition_key in ('', o.partition_key) and (y.until > clock_timestamp() or y.ramp is not null)))
+         order by c.place, c.upstream, x.until desc))
      select a.limit_name, a.partition_key, sluice.clock_us() as now_us, w.algorithm, w.width_us, w.horizon_us, w.ring, w.head,
             w.tail, w.used, sluice.us_of(w.anchor_at) as anchor_us, w.level, w.paused,
             (select count(*) from lanes l join sluice.running_jobs j on j.lane_id = l.id where l.place = a.place) as in_flight,
             (select count(*) from lanes l join sluice.ready_jobs j on j.lane_id = l.id where l.place = a.place) as waiting_jobs,
             (select jsonb_build_object('until', k.until, 'probing', k.until <= clock_timestamp(), 'reason', k.reason,
                                        'status', k.status, 'header', k.header, 'job_id', k.job_id, 'at', k.at)
-               from closing k where k.place = a.place order by k.rank, k.until limit 1) as cooldown
+               from (select distinct on (o.rank) o.* from closing o where o.place = a.place
+                      order by o.rank, case when o.rank = 0 then -extract(epoch from o.until) else extract(epoch from o.until) end) k
+              order by k.until desc limit 1) as cooldown
        from asked a left join sluice.rate_windows w on w.limit_name = a.limit_name and w.partition_key = a.partition_key
       order by a.place`,
     [names.map((name) => name.limit), names.map((name) => name.partitionKey)],

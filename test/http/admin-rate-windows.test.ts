@@ -174,6 +174,17 @@ t.test('a 429 shows as cooling with its evidence, then as probing, then open', a
   t.match((await call('GET', '/all')).body, { state: 'open', cooldown: null });
 });
 
+t.test('where the limit and its upstream both cool down, the one that ends last is shown', async (t) => {
+  const { store, call } = await setup(t);
+  await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 2 });
+  await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
+  await call('POST', '/all/cooldown', { seconds: 3, reason: 'by hand' });
+  t.match((await call('GET', '/all')).body, { state: 'cooling', cooldown: { reason: 'throttled' } });
+  await call('POST', '/all/cooldown', { seconds: 300, reason: 'for longer' });
+  t.match((await call('GET', '/all')).body, { state: 'cooling', cooldown: { reason: 'for longer' } });
+});
+
 t.test('pause holds, resume goes on at once; limit 0 shows as paused', async (t) => {
   const { store, call } = await setup(t);
   await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });

@@ -43,10 +43,16 @@ export async function migrate(connectionString: string, logger: Logger): Promise
   }
 }
 
-/** Installs, in one transaction, the functions whose text is not the one that is installed; gives their names. */
+/**
+ * Installs, in one transaction, all functions anew where the text of any is not the installed one; gives the names whose
+ * text was another. All, because they call each other and share helpers, and CREATE OR REPLACE can neither change a return
+ * type nor take away a function that is no longer there. A later generation is left as it is: a process of an older version
+ * that starts during an upgrade must not take the functions back.
+ */
 export async function installStoredFunctions(
   client: pg.Client,
   functions: readonly { name: string; sql: string }[],
+  generation = functionsGeneration,
 ): Promise<string[]> {
   const rows = await queryRows<{ name: string; sha256: string }>(
     client,
@@ -55,36 +61,44 @@ export async function installStoredFunctions(
     undefined,
   );
   const known = new Map(rows.map((row) => [row.name, row.sha256]));
-  const changed = functions
-    .map(({ name, sql }) => ({ name, sql, sha256: createHash('sha256').update(sql).digest('hex') }))
-    .filter(({ name, sha256 }) => known.get(name) !== sha256);
-  if (changed.length === 0) return [];
+  if (Number(known.get(generationName) ?? 0) > generation) return [];
+  const texts = functions.map(({ name, sql }) => ({
+    name,
+    sql,
+    sha256: createHash('sha256').update(sql).digest('hex'),
+  }));
+  const changed = texts.filter(({ name, sha256 }) => known.get(name) !== sha256);
+  const gone = [...known.keys()].filter((name) => name !== generationName && !texts.some((text) => text.name === name));
+  if (changed.length === 0 && gone.length === 0) return [];
 
   await client.query('BEGIN');
-  for (const { name, sql, sha256 } of changed) {
-    await dropFunctions(client, name);
-    await client.query(sql);
-    await client.query(
-      `INSERT INTO sluice.stored_functions (name, sha256) VALUES ($1, $2)
-       ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256`,
-      [name, sha256],
-    );
-  }
+  await dropFunctions(client);
+  await client.query('DELETE FROM sluice.stored_functions');
+  for (const { sql } of texts) await client.query(sql);
+  await client.query(
+    'INSERT INTO sluice.stored_functions (name, sha256) SELECT * FROM unnest($1::text[], $2::text[])',
+    [
+      [...texts.map(({ name }) => name), generationName],
+      [...texts.map(({ sha256 }) => sha256), String(generation)],
+    ],
+  );
   await client.query('COMMIT');
   return changed.map(({ name }) => name);
 }
 
-/**
- * Drops what has this name, whatever its parameters: CREATE OR REPLACE cannot change a return type, and with other
- * parameters it would leave the old function beside the new one.
- */
-async function dropFunctions(client: pg.Client, name: string): Promise<void> {
-  const old = await queryRows<{ signature: string }>(
+/** Grows by one with each release that changes a stored function. */
+const functionsGeneration = 1;
+/** Its row among those of the functions' texts. */
+const generationName = '(generation)';
+
+/** Drops all functions of the schema; it has no others than these. */
+async function dropFunctions(client: pg.Client): Promise<void> {
+  const [row] = await queryRows<{ signatures: string | null }>(
     client,
-    `SELECT p.oid::regprocedure::text AS signature FROM pg_proc p
-     WHERE p.pronamespace = 'sluice'::regnamespace AND p.proname = $1 AND p.prokind = 'f'`,
-    [name.replace(/^sluice\./, '')],
+    `SELECT string_agg(p.oid::regprocedure::text, ', ') AS signatures FROM pg_proc p
+     WHERE p.pronamespace = 'sluice'::regnamespace AND p.prokind = 'f'`,
+    undefined,
     undefined,
   );
-  for (const { signature } of old) await client.query(`DROP FUNCTION ${signature}`);
+  if (row?.signatures) await client.query(`DROP FUNCTION ${row.signatures}`);
 }

@@ -28,7 +28,7 @@ t.test('five that start at once on an empty database all end well, and each migr
   t.same(await rows('SELECT count(*)::int AS n FROM sluice_migrations.__drizzle_migrations'), [{ n: files.length }]);
   t.same(
     (await rows<{ name: string }>('SELECT name FROM sluice.stored_functions')).map((row) => row.name).sort(),
-    storedFunctions.map((each) => each.name).sort(),
+    ['(generation)', ...storedFunctions.map((each) => each.name)].sort(),
   );
 
   t.test('what must always be there is there', async (t) => {
@@ -98,6 +98,22 @@ t.test('stored functions', async (t) => {
     t.same(await installStoredFunctions(client, [second]), ['test_answer']);
     t.same(await rows(`SELECT sluice.test_answer('1') AS n`), [{ n: '1!' }]);
     t.same(await rows(`SELECT count(*)::int AS n FROM pg_proc WHERE proname = 'test_answer'`), [{ n: 1 }]);
+  });
+
+  t.test('a helper that is no longer there goes, and an older version takes nothing back', async (t) => {
+    const both = {
+      name: 'test_answer',
+      sql: `${first.sql}; CREATE FUNCTION sluice.test_helper() RETURNS integer LANGUAGE sql AS 'SELECT 1'`,
+    };
+    await installStoredFunctions(client, [both]);
+    await installStoredFunctions(client, [first]);
+    t.same(await rows(`SELECT 1 FROM pg_proc WHERE proname = 'test_helper'`), []);
+    await installStoredFunctions(client, [both], 7);
+    t.same(await installStoredFunctions(client, [first], 6), []);
+    t.equal((await rows(`SELECT 1 FROM pg_proc WHERE proname = 'test_helper'`)).length, 1);
+    t.same(await installStoredFunctions(client, [first], 7), ['test_answer'], 'the same generation may');
+    t.same(await installStoredFunctions(client, [first], 8), []);
+    await client.query('DELETE FROM sluice.stored_functions');
   });
 
   t.test('if one of them is wrong, none is installed', async (t) => {

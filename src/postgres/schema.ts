@@ -218,6 +218,18 @@ export const batches = sluice.table(
 );
 
 /**
+ * Batches that came as a stream and have not been ended: they are incomplete for as long as their row is here. In a table of
+ * its own, so that a chunk rewrites no more than this narrow row and the counts.
+ */
+export const batchStreams = sluice.table('batch_streams', {
+  batchId: uuid('batch_id').primaryKey(),
+  /** The stream that may add to it; a chunk of any other is refused. */
+  holder: uuid('holder').notNull(),
+  /** Until when nobody else may take it over; in the past: since when nothing was heard of it. */
+  heldUntil: instant('held_until').notNull(),
+});
+
+/**
  * Large batches past their retention: gone for everybody, their items and jobs still being cleared away piece by piece. In a
  * table of its own, so that no reader has to know of it and whoever runs next goes on where a killed process stopped.
  */
@@ -243,6 +255,8 @@ export const batchItems = sluice.table(
     jobState: text('job_state'),
     /** JSON text: [{pointer, code, message}]. */
     errors: text('errors'),
+    /** SHA-256 of the line that brought it, in a batch that came as a stream: a stream that is resumed is held against it. */
+    line: bytea('line'),
   },
   (t) => [
     primaryKey({ name: 'batch_items_pkey', columns: [t.batchId, t.index] }),

@@ -1,30 +1,34 @@
 /**
  * `npm run bench`: how fast the service takes items in and gets jobs done, beside what the machine could do at best. One
- * command, one run, medians of three, a table and JSON. `--quick`: fewer jobs. `--only intake,drain,floors`: parts of it.
- * `--jobs`, `--slots`: of the drain.
+ * command, one run, medians of three, a table and JSON. `--quick`: fewer jobs. `--only floors,intake,drain,latency`: parts
+ * of it. `--jobs`, `--slots`: of the drain; `--profile FOLDER`: the service writes its CPU profile there.
  */
+import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { table } from '../src/cli/demo/table.ts';
 import { inWords, type Spread, spreadInWords } from './figures.ts';
 import { type DrainFigures, measureDrain } from './measure-drain.ts';
 import { type FloorFigures, measureFloors } from './measure-floors.ts';
 import { type IntakeFigures, measureIntake } from './measure-intake.ts';
+import { type LatencyFigures, measureLatency } from './measure-latency.ts';
 import { describeMachine, load, machineInWords, writeResults } from './results.ts';
 import { onStage } from './stage.ts';
 
 const { values } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
-    only: { type: 'string', default: 'intake,drain,floors' },
+    only: { type: 'string', default: 'floors,intake,drain,latency' },
     jobs: { type: 'string' },
     slots: { type: 'string', default: '64' },
     runs: { type: 'string', default: '3' },
+    profile: { type: 'string' },
   },
 });
 const parts = new Set(values.only.split(','));
 const runs = Number(values.runs);
 const slots = Number(values.slots);
 const jobs = Number(values.jobs ?? (values.quick ? 5_000 : 20_000));
+const nodeFlags = values.profile === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${resolve(values.profile)}`];
 const longestMinutes = 10;
 
 await onStage(longestMinutes, async (stage) => {
@@ -35,9 +39,11 @@ await onStage(longestMinutes, async (stage) => {
   if (floors !== null) showFloors(floors);
   const intake = parts.has('intake') ? await measureIntake(stage, { count: jobs, runs }) : null;
   if (intake !== null) showIntake(intake);
-  const drain = parts.has('drain') ? await measureDrain(stage, { slots, jobs, runs }) : null;
+  const drain = parts.has('drain') ? await measureDrain(stage, { slots, jobs, runs, nodeFlags }) : null;
   if (drain !== null) showDrain(drain, floors);
-  const path = await writeResults('bench', { machine, loadAtEnd: load(), floors, intake, drain });
+  const latency = parts.has('latency') ? await measureLatency(stage, values.quick ? 100 : 500) : null;
+  if (latency !== null) showLatency(latency);
+  const path = await writeResults('bench', { machine, loadAtEnd: load(), floors, intake, drain, latency });
   console.log(`\nload at the end ${load()}; all figures are in ${path}`);
 });
 
@@ -81,6 +87,13 @@ function showDrain({ slots, jobs, free, windowed }: DrainFigures, floors: FloorF
       `CPU ms per 1,000 jobs: ${name}`,
       ...both((figures) => figures.cpuMsPer1000[name]),
     ]),
+  ]);
+}
+
+function showLatency({ jobs, p50Ms, p99Ms, mostMs }: LatencyFigures): void {
+  show(`POST to call on an idle service, ${jobs} jobs one by one: ms`, [
+    ['p50', 'p99', 'most'],
+    [p50Ms, p99Ms, mostMs].map(String),
   ]);
 }
 

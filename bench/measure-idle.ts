@@ -4,10 +4,10 @@
  */
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ApiClient } from '../src/cli/api-client.ts';
-import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
+import { items } from './calls-to-make.ts';
 import { type Spread, spread } from './figures.ts';
+import { postToCallMs } from './post-to-call.ts';
 import { declareUpstream } from './service-client.ts';
 import type { BenchDatabase, Stage } from './stage.ts';
 
@@ -19,12 +19,11 @@ export interface IdleFigures {
   readonly statementsPerMinute: number;
   /** By the start of their text, most frequent first. */
   readonly byStatement: ReadonlyArray<readonly [text: string, perMinute: number]>;
-  /** From before the POST left to its call's arrival, in milliseconds, one job at a time, each in a new lane. */
+  /** One job at a time, each in a new lane. */
   readonly postToCallMs: Spread;
 }
 
 const jobsPosted = 30;
-const arrivesWithinMs = 10_000;
 
 /** `target`: has an upstream `api` under a limit per partition key, and only closed lanes. */
 export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: number): Promise<IdleFigures> {
@@ -34,8 +33,9 @@ export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: 
   await emptyOpenLane(target);
   await clock.sleep(2_000);
   const statements = await logStatements(stage, target, seconds);
-  const postToCallMs: number[] = [];
-  for (let i = 0; i < jobsPosted; i += 1) postToCallMs.push(await postToCall(service.url, upstream, i));
+  // Each in a lane of its own, that is new.
+  const fresh = items('fresh', jobsPosted).map((item) => ({ ...item, partition_key: item.idempotency_key }));
+  const took = await postToCallMs(service.url, upstream, fresh);
   const [waiting] = await target.database.query<{ jobs: number; lanes: number }>(
     `select (select count(*) from sluice.ready_jobs)::int as jobs,
             (select count(*) from sluice.lanes where next_at > clock_timestamp() and closed_by = 'window')::int as lanes`,
@@ -48,7 +48,7 @@ export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: 
     seconds,
     statementsPerMinute: Math.round((statements.length * 60) / seconds),
     byStatement: counted(statements).map(([text, count]) => [text, Math.round((count * 60) / seconds)]),
-    postToCallMs: spread(postToCallMs),
+    postToCallMs: spread(took),
   };
 }
 
@@ -99,21 +99,4 @@ function counted(texts: readonly string[]): Array<[string, number]> {
   const counts = new Map<string, number>();
   for (const text of texts) counts.set(text, (counts.get(text) ?? 0) + 1);
   return [...counts].sort((a, b) => b[1] - a[1]);
-}
-
-/** Both ends read the wall clock of one machine, in whole milliseconds. */
-async function postToCall(serviceUrl: string, upstream: UpstreamProcess, number: number): Promise<number> {
-  const key = `fresh-${number}`;
-  const sentAt = clock.wallMs();
-  await new ApiClient(serviceUrl).call('POST', '/v1/batches', {
-    body: {
-      items: [{ idempotency_key: key, upstream: 'api', path: '/charges', partition_key: key, body: { amount: 1 } }],
-    },
-  });
-  while (clock.wallMs() - sentAt < arrivesWithinMs) {
-    const [arrived] = (await upstream.log()).forKey(key);
-    if (arrived !== undefined) return arrived.arrivedAt - sentAt;
-    await clock.sleep(5);
-  }
-  throw new Error(`the call of ${key} did not arrive within ${arrivesWithinMs} ms`);
 }

@@ -10,7 +10,7 @@ import { type Claim, claimJobs } from '../postgres/claim-jobs.ts';
 import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
-import { WakeSignal } from './wake-signal.ts';
+import { WakeSignal } from '../system/wake-signal.ts';
 
 /** Longest sleep when nothing tells otherwise; a notification that was lost costs no more than this. */
 const pollMs = 5_000;

@@ -6,7 +6,7 @@ import { type Database, DatabaseUnavailableError } from '../postgres/database.ts
 import { heldJobs, registerWorker, renewLease, type WorkerIdentity } from '../postgres/leases.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
-import { WakeSignal } from './wake-signal.ts';
+import { WakeSignal } from '../system/wake-signal.ts';
 
 /** After a renewal that failed. */
 const retryMs = 500;

@@ -13,8 +13,8 @@ import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
 import { newSweepCursor, type SweepCursor, sweepCooldowns, sweepLanes, sweepWindows } from '../postgres/sweep.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
+import { WakeSignal } from '../system/wake-signal.ts';
 import { RetentionRounds } from './retention-rounds.ts';
-import { WakeSignal } from './wake-signal.ts';
 
 const mostOrphans = 500;
 const mostWorkers = 50;

@@ -7,7 +7,7 @@ import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from
 import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
-import { WakeSignal } from './wake-signal.ts';
+import { WakeSignal } from '../system/wake-signal.ts';
 
 /** Rows of one write: bounds the statement, not the throughput. */
 const mostRows = 500;

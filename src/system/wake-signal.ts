@@ -2,7 +2,7 @@
  * A wait that can be cut short. A signal that is set while nobody waits is kept, so that what happened between a look and
  * the wait after it is not slept through.
  */
-import type { Clock } from '../system/clock.ts';
+import type { Clock } from './clock.ts';
 
 export class WakeSignal {
   readonly #clock: Clock;

@@ -3,7 +3,7 @@
  * somebody: to the owner of data that is there already, else to the user `postgres`, made if missing.
  * Also answers what that user can reach, by trying it as that user: folders above may be closed to anyone but their owner.
  */
-import { execFile, type SpawnOptions, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, type SpawnOptions, spawn } from 'node:child_process';
 import { stat } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { EmbeddedError } from './embedded-error.ts';
@@ -49,6 +49,14 @@ export function exitsWithZero(account: Account, command: string, args: readonly 
     const child = spawn(command, args, { ...spawnOptions(account), stdio: 'ignore' });
     child.once('error', () => resolve(false));
     child.once('close', (code) => resolve(code === 0));
+  });
+}
+
+/** How a process ends: its exit code, or the signal. Rejects where it does not start. */
+export function exitOf(child: ChildProcess): Promise<number | NodeJS.Signals | null> {
+  return new Promise((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', (code, signal) => resolve(code ?? signal));
   });
 }
 

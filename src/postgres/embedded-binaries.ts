@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import type { Logger } from '../system/logger.ts';
 import { type Account, canRead, exitsWithZero } from './embedded-account.ts';
-import { EmbeddedError } from './embedded-error.ts';
+import { codeOf, EmbeddedError } from './embedded-error.ts';
 
 export interface Binaries {
   readonly initdb: string;
@@ -92,7 +92,7 @@ export async function linkLibraries(native: string): Promise<boolean> {
       if (await exists(link)) continue;
       await symlink(relative(dirname(link), join(dirname(native), source)), link).catch((error: unknown) => {
         // Another process that starts just now may have been faster.
-        if (!isCode(error, 'EEXIST')) throw error;
+        if (codeOf(error) !== 'EEXIST') throw error;
       });
     }
   });
@@ -112,7 +112,7 @@ async function unlessForbidden(work: () => Promise<void>): Promise<boolean> {
     await work();
     return true;
   } catch (error) {
-    if (isCode(error, 'EACCES') || isCode(error, 'EPERM') || isCode(error, 'EROFS')) return false;
+    if (['EACCES', 'EPERM', 'EROFS'].includes(codeOf(error))) return false;
     throw error;
   }
 }
@@ -159,8 +159,4 @@ async function exists(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
-}
-
-function isCode(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code;
 }

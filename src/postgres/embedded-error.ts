@@ -5,3 +5,8 @@ export class EmbeddedError extends Error {
     this.name = 'EmbeddedError';
   }
 }
+
+/** The code that Node and PostgreSQL give their errors; empty: none. */
+export function codeOf(error: unknown): string {
+  return error instanceof Error && 'code' in error ? String(error.code) : '';
+}

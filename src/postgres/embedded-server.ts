@@ -1,23 +1,21 @@
 /**
- * One PostgreSQL server on one folder: made, started, found running, stopped. Who may use it is up to `embedded.ts`.
- *
- * The folder holds `data` (PostgreSQL's own), `password` (ours, mode 600) and `server.log`. It appears whole or not at all.
+ * One PostgreSQL server on one folder: started, found running, stopped. The folder is made by `embedded-folder.ts`, and who
+ * may use it is up to `embedded.ts`.
  * The server is a process group of its own, so that a Ctrl-C reaches only us and we can stop it last; it therefore outlives
  * a kill -9 of ours, and the next start finds it by `postmaster.pid`. It listens on loopback only, with a random password.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
-import { chmod, chown, mkdir, open, readdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises';
+import { spawn } from 'node:child_process';
+import { open, readFile, rm, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
-import { basename, dirname, join } from 'node:path';
+import { join } from 'node:path';
 import pg from 'pg';
 import type { Clock } from '../system/clock.ts';
-import { type Account, spawnOptions } from './embedded-account.ts';
+import { type Account, exitOf, spawnOptions } from './embedded-account.ts';
 import type { Binaries } from './embedded-binaries.ts';
-import { EmbeddedError } from './embedded-error.ts';
+import { codeOf, EmbeddedError } from './embedded-error.ts';
+import { userName } from './embedded-folder.ts';
+import { disownReusedPid, hasEmptyPidFile, pidFile, readPostmaster } from './embedded-pid-file.ts';
 
-/** The server's superuser and only user. */
-const userName = 'sluice';
 const databaseName = 'postgres';
 /** The server writes warnings and errors only; past this size its log starts anew with the next start. */
 const maxLogBytes = 10 * 1024 * 1024;
@@ -48,74 +46,6 @@ export interface RunningServer {
 }
 
 /**
- * Makes the server's folder at `path`. If `elsewhere` is given it is made there, and `path` becomes a link to it.
- * Of several processes that do so at once one wins, and the others find its folder.
- */
-export async function createServerFolder(
-  path: string,
-  { account, binaries }: Pick<ServerPlace, 'account' | 'binaries'>,
-  elsewhere?: string,
-): Promise<void> {
-  await removeAbandonedDrafts(path);
-  const draft = elsewhere ?? `${path}.new-${process.pid}`;
-  await rm(draft, { recursive: true, force: true });
-  await mkdir(draft, { recursive: true });
-  try {
-    await chmod(draft, 0o755);
-    await initialise(draft, account, binaries);
-    await (elsewhere === undefined ? rename(draft, path) : symlink(draft, path));
-  } catch (error) {
-    await rm(draft, { recursive: true, force: true });
-    if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
-  }
-}
-
-/** A process that was killed in the middle left its draft behind. */
-async function removeAbandonedDrafts(path: string): Promise<void> {
-  const start = `${basename(path)}.new-`;
-  for (const name of await readdir(dirname(path))) {
-    if (name.startsWith(start) && !isAlive(Number(name.slice(start.length)))) {
-      await rm(join(dirname(path), name), { recursive: true, force: true });
-    }
-  }
-}
-
-async function initialise(folder: string, account: Account, binaries: Binaries): Promise<void> {
-  const data = join(folder, 'data');
-  await mkdir(data, { mode: 0o700 });
-  const password = randomBytes(24).toString('base64url');
-  // initdb reads it as the account, so it starts as a file of the account's; afterwards it is ours alone.
-  const passwordFile = join(folder, 'password');
-  await writeFile(passwordFile, password, { mode: 0o600 });
-  if (account.ids !== undefined) {
-    await chown(data, account.ids.uid, account.ids.gid);
-    await chown(passwordFile, account.ids.uid, account.ids.gid);
-  }
-  const child = spawn(
-    binaries.initdb,
-    [
-      `--pgdata=${data}`,
-      `--username=${userName}`,
-      `--pwfile=${passwordFile}`,
-      '--auth=scram-sha-256',
-      '--encoding=UTF8',
-      // The same order of text on every machine, whatever locales it has.
-      '--locale=C',
-      '--locale-provider=builtin',
-      '--builtin-locale=C.UTF-8',
-    ],
-    { ...spawnOptions(account), stdio: ['ignore', 'ignore', 'pipe'] },
-  );
-  let said = '';
-  child.stderr?.on('data', (chunk: Buffer) => {
-    said += chunk.toString();
-  });
-  const code = await ended(child);
-  if (code !== 0) throw new EmbeddedError(`initdb ended with ${code}: ${said.trim()}`);
-  if (account.ids !== undefined) await chown(passwordFile, process.getuid?.() ?? 0, process.getgid?.() ?? 0);
-}
-
-/**
  * Gives the server of this folder, ready for connections: the one that runs, or a new one on a free port (on `port`, if that
  * is given). Throws with the last lines of the server's log where it does not start.
  */
@@ -136,8 +66,7 @@ export async function startServer(place: ServerPlace, port?: number): Promise<Ru
     }
     if (await hasEmptyPidFile(folder)) {
       emptySinceMs ??= clock.monotonicMs();
-      if (clock.monotonicMs() - emptySinceMs > emptyPidFileMs)
-        await rm(join(folder, 'data', 'postmaster.pid'), { force: true });
+      if (clock.monotonicMs() - emptySinceMs > emptyPidFileMs) await rm(pidFile(folder), { force: true });
       await clock.sleep(pollMs);
       continue;
     }
@@ -181,7 +110,7 @@ async function spawnServer(
   );
   child.unref();
   await log.close();
-  const end = ended(child);
+  const end = exitOf(child);
   let exited = false;
   end.then(
     () => {
@@ -227,52 +156,6 @@ export function signalServer(pid: number, signal: 'SIGINT' | 'SIGQUIT'): void {
     process.kill(pid, signal);
   } catch {
     // Gone already.
-  }
-}
-
-/** The server that runs on this folder by its pid file; undefined: none, or the file is a dead one's. */
-async function readPostmaster(folder: string): Promise<{ pid: number; port: number } | undefined> {
-  const text = await readFile(join(folder, 'data', 'postmaster.pid'), 'utf8').catch(() => '');
-  const lines = text.split('\n');
-  const pid = Number(lines[0]);
-  const port = Number(lines[3]);
-  if (!Number.isInteger(pid) || pid <= 0 || !Number.isInteger(port) || port <= 0) return undefined;
-  return isAlive(pid) && (await isServerOf(pid, folder)) ? { pid, port } : undefined;
-}
-
-async function hasEmptyPidFile(folder: string): Promise<boolean> {
-  const found = await stat(join(folder, 'data', 'postmaster.pid')).catch(() => undefined);
-  return found?.size === 0;
-}
-
-/**
- * PostgreSQL refuses to start while the pid in its file is alive, whoever that is by now: in a container the same small
- * numbers come back. It does not mind its parent's, so the line becomes ours. The rest of the file stays: by it PostgreSQL
- * finds out whether sessions of the dead server still write to the data.
- */
-async function disownReusedPid(folder: string): Promise<void> {
-  const file = join(folder, 'data', 'postmaster.pid');
-  const text = await readFile(file, 'utf8').catch(() => '');
-  const [first = '', ...rest] = text.split('\n');
-  const pid = Number(first);
-  if (!Number.isInteger(pid) || pid <= 0 || !isAlive(pid) || (await isServerOf(pid, folder))) return;
-  await writeFile(file, [process.pid, ...rest].join('\n'));
-}
-
-/** Whether the live process `pid` is a PostgreSQL on this folder, and not somebody who got a dead one's number. */
-async function isServerOf(pid: number, folder: string): Promise<boolean> {
-  const commandLine = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => undefined);
-  // Not Linux: believe the file, as PostgreSQL itself does.
-  if (commandLine === undefined) return process.platform !== 'linux';
-  return commandLine.split('\0').includes(join(folder, 'data'));
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return codeOf(error) === 'EPERM';
   }
 }
 
@@ -323,15 +206,4 @@ function freePort(): Promise<number> {
 
 function addressOf(port: number, password: string): string {
   return `postgresql://${userName}:${password}@127.0.0.1:${port}/${databaseName}`;
-}
-
-function ended(child: ChildProcess): Promise<number | NodeJS.Signals | null> {
-  return new Promise((resolve, reject) => {
-    child.once('error', reject);
-    child.once('close', (code, signal) => resolve(code ?? signal));
-  });
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error ? String(error.code) : '';
 }

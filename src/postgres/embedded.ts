@@ -14,14 +14,8 @@ import { asUnavailable } from './database.ts';
 import { type Account, canEnter, findAccount } from './embedded-account.ts';
 import { ownFolder, prepareBinaries } from './embedded-binaries.ts';
 import { EmbeddedError } from './embedded-error.ts';
-import {
-  createServerFolder,
-  type RunningServer,
-  type ServerPlace,
-  signalServer,
-  startServer,
-  stopServer,
-} from './embedded-server.ts';
+import { createServerFolder } from './embedded-folder.ts';
+import { type RunningServer, type ServerPlace, signalServer, startServer, stopServer } from './embedded-server.ts';
 
 /** Any fixed number; in the embedded server only. */
 const ownerLock = 7305002;

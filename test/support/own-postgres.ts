@@ -8,13 +8,8 @@ import pg from 'pg';
 import type { Test } from 'tap';
 import { findAccount } from '../../src/postgres/embedded-account.ts';
 import { prepareBinaries } from '../../src/postgres/embedded-binaries.ts';
-import {
-  createServerFolder,
-  type RunningServer,
-  type ServerPlace,
-  startServer,
-  stopServer,
-} from '../../src/postgres/embedded-server.ts';
+import { createServerFolder } from '../../src/postgres/embedded-folder.ts';
+import { type RunningServer, type ServerPlace, startServer, stopServer } from '../../src/postgres/embedded-server.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { eventually } from './eventually.ts';

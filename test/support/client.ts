@@ -47,6 +47,7 @@ export interface Attempt {
   readonly sent_at: string | null;
   readonly ended_at: string;
   readonly retry_after_ms: number | null;
+  readonly late: { readonly outcome: string; readonly status: number | null } | null;
 }
 
 export interface Job {
@@ -56,7 +57,14 @@ export interface Job {
   readonly reason: string | null;
   readonly attempts_used: number;
   readonly throttles: number;
+  readonly evidence: string | null;
+  readonly response: { readonly status: number } | null;
   readonly attempts: readonly Attempt[];
+  readonly reconciliations: ReadonlyArray<{
+    readonly at: string;
+    readonly status: number | null;
+    readonly verdict: string;
+  }>;
 }
 
 /** An item as a test writes it; `defaults` of the batch fill in the rest. */

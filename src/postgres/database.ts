@@ -36,6 +36,11 @@ export function patientMs(timesHit: number): number {
   return Math.min(usualLimits.queryMs, promptMs * 2 ** timesHit);
 }
 
+/**
+ * A session that does nothing in mid-transaction for so long has lost its client, silently: it is ended, since it would hold
+ * its keys until the server's system notices, which is hours by default. Ours never pause between statements.
+ */
+const idleInTransactionMs = 15_000;
 /** A connection that is idle for so long is asked for a sign of life by the system, and is lost 10 s later without one. */
 const keepAliveMs = 5_000;
 
@@ -135,6 +140,7 @@ export function sessionOptions(
     connectionTimeoutMillis: limits.connectMs,
     statement_timeout: limits.statementMs,
     query_timeout: limits.queryMs,
+    idle_in_transaction_session_timeout: idleInTransactionMs,
     keepAlive: true,
     keepAliveInitialDelayMillis: keepAliveMs,
     types: { getTypeParser },
@@ -231,10 +237,11 @@ export function ranOutOfTime(error: unknown): boolean {
 }
 
 /**
- * By SQLSTATE: 08 connection exceptions, 25006 read-only (a fail-over left us at the old primary), 53 out of resources,
- * 57014 a statement ran into its time limit, 57P01 to 57P05 shutdown, crash, starting, database dropped, idle time limit.
+ * By SQLSTATE: 08 connection exceptions, 25006 read-only (a fail-over left us at the old primary), 25P03 idle too long in a
+ * transaction (this process stood still), 53 out of resources, 57014 a statement ran into its time limit, 57P01 to 57P05
+ * shutdown, crash, starting, database dropped, idle time limit.
  */
-const unavailableStates = /^(08...|25006|53...|57014|57P0[1-5])$/;
+const unavailableStates = /^(08...|25006|25P03|53...|57014|57P0[1-5])$/;
 /** Errors of the socket and of name resolution, by Node's code. */
 const socketCodes =
   /^(ECONNREFUSED|ECONNRESET|ECONNABORTED|EPIPE|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|EHOSTDOWN|ENETDOWN)$/;

@@ -1,6 +1,7 @@
 /**
- * A TCP proxy on loopback that can fall silent, as a network does that drops packets: connections stay open, new ones are
- * accepted, and no byte passes either way.
+ * A TCP proxy on loopback that can do to connections what networks do: fall silent without a word, refuse, and move what a
+ * name stands for to another server. It knows a session of PostgreSQL by its start-up packet, which has the application's
+ * name in clear.
  */
 import { connect, createServer, type Socket } from 'node:net';
 import type { Test } from 'tap';
@@ -13,6 +14,21 @@ export interface TcpProxy {
   refuse(): void;
   /** New connections pass again; those that saw the silence stay dead. */
   heal(): void;
+  /** The old connections fall silent for good, as behind a firewall that forgot them; new ones pass. Gives how many. */
+  forget(applicationName?: string): number;
+  /** The next request on an old connection passes, and its answer does not, nor anything after it. */
+  forgetNextAnswer(applicationName: string): Promise<void>;
+  /** New connections go to another server; old ones stay where they are. */
+  pointTo(connectionString: string): void;
+}
+
+interface Connection {
+  readonly near: Socket;
+  readonly far: Socket;
+  /** Its first packet. */
+  startup: string;
+  /** Called after a request has passed on. */
+  onRequest: (() => void) | undefined;
 }
 
 /** A proxy in front of the server that `connectionString` names; ended when `t` ends. */
@@ -20,8 +36,9 @@ export async function startTcpProxy(
   t: Test,
   connectionString: string,
 ): Promise<TcpProxy & { connectionString: string }> {
-  const target = new URL(connectionString);
+  let target = new URL(connectionString);
   const sockets = new Set<Socket>();
+  const connections = new Set<Connection>();
   let mode: 'open' | 'silent' | 'refusing' = 'open';
   const server = createServer((near) => {
     track(near);
@@ -29,13 +46,23 @@ export async function startTcpProxy(
     if (mode !== 'open') return;
     const far = connect(Number(target.port), target.hostname);
     track(far);
+    const connection: Connection = { near, far, startup: '', onRequest: undefined };
+    connections.add(connection);
+    near.once('close', () => connections.delete(connection));
     near.pipe(far).pipe(near);
+    // After the pipe's own listener: what came has been passed on by then.
+    near.on('data', (chunk: Buffer) => {
+      if (connection.startup === '') connection.startup = chunk.toString('latin1');
+      else connection.onRequest?.();
+    });
   });
   function track(socket: Socket): void {
     sockets.add(socket);
     socket.on('error', () => undefined);
     socket.once('close', () => sockets.delete(socket));
   }
+  const isOf = ({ startup }: Connection, applicationName: string | undefined) =>
+    applicationName === undefined || startup.includes(`application_name\0${applicationName}\0`);
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   t.teardown(async () => {
     for (const socket of sockets) socket.destroy();
@@ -51,10 +78,7 @@ export async function startTcpProxy(
     connectionString: through.href,
     silence() {
       mode = 'silent';
-      for (const socket of sockets) {
-        socket.unpipe();
-        socket.pause();
-      }
+      for (const socket of sockets) fallSilent(socket);
     },
     refuse() {
       mode = 'refusing';
@@ -63,5 +87,30 @@ export async function startTcpProxy(
     heal() {
       mode = 'open';
     },
+    forget(applicationName) {
+      const forgotten = [...connections].filter((connection) => isOf(connection, applicationName));
+      for (const { near, far } of forgotten) for (const socket of [near, far]) fallSilent(socket);
+      return forgotten.length;
+    },
+    forgetNextAnswer(applicationName) {
+      return new Promise((resolve) => {
+        const watched = [...connections].filter((connection) => isOf(connection, applicationName));
+        for (const connection of watched) {
+          connection.onRequest = () => {
+            for (const each of watched) each.onRequest = undefined;
+            for (const socket of [connection.near, connection.far]) fallSilent(socket);
+            resolve();
+          };
+        }
+      });
+    },
+    pointTo(connectionString) {
+      target = new URL(connectionString);
+    },
   };
+}
+
+function fallSilent(socket: Socket): void {
+  socket.unpipe();
+  socket.pause();
 }

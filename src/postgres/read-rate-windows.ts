@@ -170,8 +170,8 @@ export interface FullestInterval {
 }
 
 /**
- * Computed from what the workers saw leave, never from a window's counter. An attempt whose worker died before it could tell
- * counts from its admission. Interval ends belong to it. null: nothing was started.
+ * Computed from what the workers saw leave, never from a window's counter: attempts, and questions about them. An attempt
+ * whose worker died before it could tell counts from its admission. Interval ends belong to it. null: nothing was started.
  */
 export async function fullestInterval(
   database: Database,
@@ -190,10 +190,14 @@ export async function fullestInterval(
        select s.partition_key, s.at,
               sum(s.cost) over (partition by s.partition_key order by s.at
                                 range between current row and make_interval(secs => $5::float8) following) as starts
-         from (select case when $3::boolean then j.partition_key else '' end as partition_key, coalesce(a.sent_at, a.started_at) as at, j.cost
-                 from sluice.attempts a join sluice.jobs j on j.id = a.job_id
-                where a.started_at >= $6::timestamptz - interval '1 minute' and coalesce(a.sent_at, a.started_at) >= $6::timestamptz
-                  and (a.sent_at is not null or a.outcome = 'unknown')
+         from (select case when $3::boolean then j.partition_key else '' end as partition_key, c.at, j.cost
+                 from (select a.job_id, coalesce(a.sent_at, a.started_at) as at from sluice.attempts a
+                        where a.started_at >= $6::timestamptz - interval '1 minute' and (a.sent_at is not null or a.outcome = 'unknown')
+                       union all
+                       select q.job_id, q.sent_at from sluice.reconciliations q
+                        where q.started_at >= $6::timestamptz - interval '1 minute' and q.sent_at is not null) c
+                 join sluice.jobs j on j.id = c.job_id
+                where c.at >= $6::timestamptz
                   and (j.upstream = any ($1::text[]) or j.queue = any ($2::text[]))
                   and ($4::text is null or j.partition_key = $4)) s) t
       order by t.starts desc, t.at limit 1`,

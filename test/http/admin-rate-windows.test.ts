@@ -267,3 +267,15 @@ t.test('the audit counts what was sent, by the attempts, in the fullest interval
   const none = await call('GET', `/all/audit?since=${new Date(Date.now() + 60_000).toISOString()}`);
   t.match(none.body, { max_starts: 0, at: null });
 });
+
+t.test('the audit counts questions about lost calls too, but for those that never left', async (t) => {
+  const { store, call } = await setup(t);
+  await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 3 });
+  const { jobs } = await store.claim(3);
+  const asked = { next: { kind: 'ready' }, outcome: null, charge: 'none', reconciliation: 'unclear' } as const;
+  await store.settle(jobs.slice(0, 1));
+  await store.settle(jobs.slice(1, 2), asked);
+  await store.settle(jobs.slice(2), { ...asked, sentAfterMs: null, status: null });
+  t.equal((await call('GET', '/all/audit')).body.max_starts, 2);
+});

@@ -23,7 +23,11 @@ export const transitions: readonly Transition[] = [
   { from: 'ready', to: 'failed', when: 'cost_exceeds_limit' },
   { from: 'running', to: 'ready', when: 'throttled, handed back, or its permit or lease expired' },
   { from: 'running', to: 'scheduled', when: 'failed in a way that may pass: waits for its next attempt' },
-  { from: 'running', to: 'succeeded', when: 'the upstream answered with a success, or the receiver put a receipt' },
+  {
+    from: 'running',
+    to: 'succeeded',
+    when: 'the upstream answered with a success, or said when asked that it was applied, or the receiver put a receipt',
+  },
   { from: 'running', to: 'failed', when: 'rejected_by_upstream, attempts_exhausted, throttled_too_long' },
   { from: 'running', to: 'held', when: 'outcome_unknown, fuse' },
   { from: 'scheduled', to: 'held', when: 'upstream_changed, fuse, or expired while its outcome is unknown' },

@@ -8,7 +8,7 @@ import { createHash } from 'node:crypto';
 import type { Reconcile, Upstream } from './definitions.ts';
 import type { Fault } from './errors.ts';
 import type { ClaimedJob, KeySource, Method } from './job.ts';
-import type { CallResult } from './outcome.ts';
+import { type CallResult, missingSecretCode } from './outcome.ts';
 
 export interface OutboundRequest {
   readonly url: URL;
@@ -166,7 +166,7 @@ function expandSecrets(
   });
   if (missing === undefined) return expanded;
   const error = `the environment variable ${missing}, which a header of the upstream uses, is not set in this process`;
-  return { kind: 'not_sent', code: 'missing_secret', error };
+  return { kind: 'not_sent', code: missingSecretCode, error };
 }
 
 /** `path` (with its query) below the path of `base_url`; a query of `base_url` itself goes along. */

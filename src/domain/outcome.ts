@@ -23,6 +23,9 @@ export interface UpstreamAnswer {
 /** `code` of a call that was cancelled on our side before the write: it says nothing about the upstream. */
 export const cancelledCode = 'cancelled';
 
+/** `code` of a call that was not made because a secret of its upstream is not set in this process. */
+export const missingSecretCode = 'missing_secret';
+
 /** How a started call ended, before any rule is applied. */
 export type CallResult =
   /** The permit ran out before the request was written: nothing left, nothing is spent, no attempt is recorded. */

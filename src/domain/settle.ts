@@ -7,7 +7,14 @@
  */
 import type { Reconcile, Upstream } from './definitions.ts';
 import type { ClaimedJob, EndedState, Ledger, Method } from './job.ts';
-import { type CallResult, type Charge, cancelledCode, type OutcomeClass, type UpstreamAnswer } from './outcome.ts';
+import {
+  type CallResult,
+  type Charge,
+  cancelledCode,
+  missingSecretCode,
+  type OutcomeClass,
+  type UpstreamAnswer,
+} from './outcome.ts';
 import { parseRetryAfter, type RetryAfter } from './retry-after.ts';
 import { backoffMs } from './retry-policy.ts';
 
@@ -62,6 +69,9 @@ export interface Settlement {
   readonly error: string | null;
 }
 
+/** With the default `cap_ms` ten minutes of waiting for an operator. */
+const mostCallsWithoutSecret = 20;
+
 /** What a decision needs of a job. */
 export type SettledJob = Ledger & Pick<ClaimedJob, 'method' | 'maxAttempts'>;
 
@@ -92,6 +102,7 @@ export function decideSettlement(
     case 'not_sent':
       // Cancelled on our side (a drain, a lost lease): nothing was learnt about the upstream.
       if (result.code === cancelledCode) return spendNothing(job, result.error);
+      if (result.code === missingSecretCode) return waitForSecret(job, upstream, result.error);
       return {
         ...withoutAnswer(job, 'not_sent', result.error),
         next: retryOrEnd(job, upstream, {
@@ -291,6 +302,18 @@ export function laterOrNow(delayMs: number | null): Next {
 
 function backoff(job: SettledJob, upstream: Upstream, context: SettleContext): number {
   return backoffMs(upstream.retry, job.attemptsUsed + 1, context.random01);
+}
+
+/**
+ * Nothing is wrong with the job or the upstream, and another replica may have the secret: the job waits and is not charged.
+ * After `mostCallsWithoutSecret` it is held, so that its record does not grow for ever.
+ */
+function waitForSecret(job: SettledJob, upstream: Upstream, error: string): Settlement {
+  const next: Next =
+    job.calls + 1 >= mostCallsWithoutSecret
+      ? { kind: 'held', reason: missingSecretCode }
+      : { kind: 'scheduled', delayMs: upstream.retry.cap_ms, reason: missingSecretCode };
+  return { ...withoutAnswer(job, 'not_sent', error), charge: 'none', next };
 }
 
 /** Back to its place as if it had not been claimed. */

@@ -19,6 +19,7 @@ import type { Logger } from '../system/logger.ts';
 import { ClaimLoop } from './claim-loop.ts';
 import { Heartbeat } from './heartbeat.ts';
 import { Maintenance } from './maintenance.ts';
+import { PermitWatch } from './permit-watch.ts';
 import { Settler } from './settler.ts';
 
 /** How long outcomes are still tried to be written after the grace is over. */
@@ -51,6 +52,7 @@ export class WorkerPool {
   readonly #settler: Settler;
   readonly #claims: ClaimLoop;
   readonly #maintenance: Maintenance;
+  readonly #permits: PermitWatch;
   #onIdle: (() => void) | undefined;
 
   constructor(options: WorkerPoolOptions) {
@@ -83,6 +85,7 @@ export class WorkerPool {
       onLeaseLost: () => this.#heartbeat.renewNow(),
       reconcile: () => this.#giveBackUnknown(),
     });
+    this.#permits = new PermitWatch({ clock, logger });
     this.#maintenance = new Maintenance({ database, clock, logger, currentDefinitions, retention });
   }
 
@@ -130,6 +133,7 @@ export class WorkerPool {
   }
 
   async #start(claim: Claim, startedAtMs: number, startedWallMs: number): Promise<void> {
+    this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
     // Held from the first moment on: a slot is taken before anything is waited for.
     this.#giveUpLost(claim.jobs);
     const started = claim.jobs.map((job) => {
@@ -170,7 +174,9 @@ export class WorkerPool {
     return Math.max(clock.monotonicMs() - startedAtMs, clock.wallMs() - startedWallMs) < job.permitMs;
   }
 
-  #end({ job }: Running, row: SettleRow, startedAtMs: number): void {
+  #end({ job, cancel }: Running, row: SettleRow, startedAtMs: number): void {
+    if (row.outcome !== null) this.#permits.used();
+    else if (job.permitMs !== null && !cancel.signal.aborted) this.#permits.expired(job.upstream);
     this.#settler.add(row);
     this.#running.delete(leaseOf(job));
     this.#options.logger.debug(

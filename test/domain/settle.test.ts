@@ -539,3 +539,28 @@ t.test('property: the rules of accounting hold for every job, upstream and end o
     { numRuns: 2000 },
   );
 });
+
+t.test(
+  'a secret that is not set in this process costs the job nothing: it waits for another replica, and is held in the end',
+  async (t) => {
+    const missing = {
+      kind: 'not_sent',
+      code: 'missing_secret',
+      error: 'the environment variable X is not set',
+    } as const;
+    const its = upstream({ retry: { cap_ms: 7_000 } });
+    const context = { random01: 0.5, nowWallMs: 0 };
+    const first = decideSettlement(claimedJob({ attemptsUsed: 4 }), its, missing, context);
+    t.match(first, {
+      next: { kind: 'scheduled', delayMs: 7_000, reason: 'missing_secret' },
+      outcome: 'not_sent',
+      charge: 'none',
+      mayHaveHadEffect: false,
+    });
+    t.match(decideSettlement(claimedJob({ calls: 18 }), its, missing, context).next, { kind: 'scheduled' });
+    t.same(decideSettlement(claimedJob({ calls: 19 }), its, missing, context).next, {
+      kind: 'held',
+      reason: 'missing_secret',
+    });
+  },
+);

@@ -222,8 +222,13 @@ begin
   v_jobs := array(select distinct unnest(v_jobs));
 
   if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then
-    update sluice.attempts a set late_outcome = s.outcome, late_status = s.status, late_at = v_now
-      from unnest(p_job, p_epoch, p_outcome, p_status) as s(job_id, epoch, outcome, status)
+    update sluice.attempts a
+       set late_outcome = s.outcome, late_status = s.status, late_at = v_now,
+           -- When it was sent and what was answered nobody knew; what it did to the job stays as it was decided.
+           sent_at = coalesce(a.sent_at, a.started_at + make_interval(secs => s.sent_after_ms / 1000.0)),
+           excerpt = s.excerpt, truncated = coalesce(s.truncated, false), sha256 = s.sha256
+      from unnest(p_job, p_epoch, p_outcome, p_status, p_sent_after_ms, p_excerpt, p_truncated, p_sha256)
+        as s(job_id, epoch, outcome, status, sent_after_ms, excerpt, truncated, sha256)
      where a.job_id = s.job_id and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
        and s.outcome is not null and a.late_at is null and s.job_id <> all (coalesce(v_jobs, '{}'));
   end if;

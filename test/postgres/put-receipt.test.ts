@@ -99,7 +99,8 @@ t.test('a running job: its worker can write nothing, and what it saw is kept wit
   await put(store.database, 'k1');
   t.same(await store.settle(jobs.slice(0, 1), later), new Set(), 'the epoch has moved on');
   const [attempt] = await store.database.query(
-    `select number, epoch, worker_id, outcome, charged, status, late_outcome, late_status, late_at is not null as told
+    `select number, epoch, worker_id, outcome, charged, status, late_outcome, late_status, late_at is not null as told,
+            excerpt, sent_at > started_at as sent
        from sluice.attempts where job_id = $1`,
     [jobs[0]!.jobId],
   );
@@ -113,6 +114,8 @@ t.test('a running job: its worker can write nothing, and what it saw is kept wit
     late_outcome: 'error',
     late_status: 500,
     told: true,
+    excerpt: 'ok',
+    sent: true,
   });
   t.same(await store.settle(jobs), new Set([jobs[1]!.jobId]), 'told again, with another job: the control');
   t.match(await places(store), [{ place: 'succeeded receipt' }, { place: 'succeeded response' }]);

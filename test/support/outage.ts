@@ -2,6 +2,7 @@
  * What every loss of the database has in common, whatever its kind: two replicas under load and with calls in flight, the
  * loss, the way back, and what must be true of all that was promised meanwhile.
  */
+import pg from 'pg';
 import type { Test } from 'tap';
 import { systemClock } from '../../src/system/clock.ts';
 import { numberedItems } from './client.ts';
@@ -96,6 +97,11 @@ export async function survive(t: Test, { services, upstream, keys }: Stage, outa
       eventually('it to be ready again', async () => (await readiness(service)) === 200, backWithinMs),
     ),
     eventually('work to go on', async () => (await upstream.count()) > called, backWithinMs),
+    eventually(
+      'all replicas to listen again',
+      async () => (await countListeners(outage.databaseUrl)) >= services.length,
+      backWithinMs,
+    ),
   ]);
   const refused = load.answers.filter(({ status }) => status === 503).length;
   t.comment(
@@ -124,6 +130,20 @@ export async function survive(t: Test, { services, upstream, keys }: Stage, outa
   );
   t.same(exits, [], 'no process has ended');
   await assertInvariants(outage.databaseUrl);
+}
+
+async function countListeners(databaseUrl: string): Promise<number> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  client.on('error', () => undefined);
+  await client.connect();
+  try {
+    const { rowCount } = await client.query(
+      `select 1 from pg_stat_activity where datname = current_database() and application_name = 'sluice listen'`,
+    );
+    return rowCount ?? 0;
+  } finally {
+    await client.end();
+  }
 }
 
 async function readiness(service: Service): Promise<number> {

@@ -2,8 +2,10 @@
  * A PostgreSQL server of the test's own, for tests that do to a server what would hurt everybody else's: stopped, started,
  * frozen, made read-only. Empty at first: a service migrates it at its start. Gone when the test ends.
  */
-import { rm } from 'node:fs/promises';
+import { execFile } from 'node:child_process';
+import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import pg from 'pg';
 import type { Test } from 'tap';
 import { findAccount } from '../../src/postgres/embedded-account.ts';
@@ -21,14 +23,19 @@ export interface OwnPostgres {
   readonly place: ServerPlace;
   /** Waits until it takes connections; after a crash it recovers first. */
   start(): Promise<void>;
-  /** `immediate`: as a crash, every session is cut and nothing is written any more. Waits until it is gone. */
-  stop(how: 'immediate' | 'fast'): Promise<void>;
+  /**
+   * `immediate`: as a crash of the server, every session is cut and nothing is written any more. `killed`: kill -9 to all of
+   * its processes. Waits until it is gone.
+   */
+  stop(how: 'fast' | 'immediate' | 'killed'): Promise<void>;
   /** SIGSTOP to all of its processes: connections stay open, and nothing answers. Gives a function that lets them go on. */
   freeze(): Promise<() => void>;
   /** One statement on a session of its own, which may write whatever the database's settings say. */
   admin<R extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<R[]>;
   /** Ends all sessions but the asking one. Gives how many. */
   terminateSessions(): Promise<number>;
+  /** Makes a primary of a standby; waits until it takes writes. */
+  promote(): Promise<void>;
 }
 
 /** Throw-away data: durability against a crash of the machine would only cost time. */
@@ -69,6 +76,18 @@ export async function startOwnPostgres(t: Test, place: ServerPlace, port?: numbe
       await client.end();
     }
   };
+  const freeze = () =>
+    withAdmin(async (client) => {
+      const { pid } = server!;
+      // No new session can come up from here on, so the list is complete.
+      signal(pid, 'SIGSTOP');
+      frozen = [pid];
+      const { rows } = await client.query<{ pid: number }>(
+        'SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
+      );
+      frozen = [pid, ...rows.map((row) => row.pid)];
+      for (const each of frozen) signal(each, 'SIGSTOP');
+    });
   t.teardown(async () => {
     thaw();
     if (server !== undefined) await stopServer(server, place);
@@ -81,23 +100,20 @@ export async function startOwnPostgres(t: Test, place: ServerPlace, port?: numbe
     },
     async stop(how) {
       const { pid } = server!;
+      if (how === 'killed') {
+        await freeze();
+        for (const each of frozen) signal(each, 'SIGKILL');
+        frozen = [];
+      } else {
+        signal(pid, how === 'immediate' ? 'SIGQUIT' : 'SIGINT');
+      }
       server = undefined;
-      signal(pid, how === 'immediate' ? 'SIGQUIT' : 'SIGINT');
       await eventually('the server to be gone', () => !isAlive(pid));
     },
-    freeze: () =>
-      withAdmin(async (client) => {
-        const { pid } = server!;
-        // No new session can come up from here on, so the list is complete.
-        signal(pid, 'SIGSTOP');
-        frozen = [pid];
-        const { rows } = await client.query<{ pid: number }>(
-          'SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
-        );
-        frozen = [pid, ...rows.map((row) => row.pid)];
-        for (const each of frozen) signal(each, 'SIGSTOP');
-        return thaw;
-      }),
+    async freeze() {
+      await freeze();
+      return thaw;
+    },
     admin: (text, values = []) => withAdmin(async (client) => (await client.query(text, [...values])).rows),
     async terminateSessions() {
       return withAdmin(async (client) => {
@@ -108,7 +124,52 @@ export async function startOwnPostgres(t: Test, place: ServerPlace, port?: numbe
         return rowCount ?? 0;
       });
     },
+    async promote() {
+      await withAdmin((client) => client.query('SELECT pg_promote(true)'));
+    },
   };
+}
+
+/**
+ * A standby of this server, streaming from it, made from a copy of its data (it is stopped for that). Where `synchronous`, no
+ * commit is acknowledged from then on before the standby has it on its disk.
+ */
+export async function useStandby(
+  t: Test,
+  primary: OwnPostgres,
+  { synchronous }: { readonly synchronous: boolean },
+): Promise<OwnPostgres> {
+  const { place } = primary;
+  await primary.stop('fast');
+  const home = await makeServerHome(place.account);
+  t.teardown(() => rm(home, { recursive: true, force: true }));
+  const folder = join(home, 'postgres');
+  // Owners too: the data is its user's alone.
+  await promisify(execFile)('cp', ['-a', place.folder, folder]);
+  await writeFile(join(folder, 'data', 'standby.signal'), '');
+  await primary.start();
+  const { hostname, port, username, password } = new URL(primary.connectionString);
+  const standby = await startOwnPostgres(t, {
+    ...place,
+    folder,
+    settings: {
+      ...place.settings,
+      primary_conninfo: `host=${hostname} port=${port} user=${username} password=${password} application_name=standby`,
+    },
+  });
+  if (synchronous) {
+    await primary.admin(`alter system set synchronous_standby_names = 'standby'`);
+    await primary.admin('select pg_reload_conf()');
+  }
+  const state = synchronous ? 'sync' : 'async';
+  await eventually(`the standby to stream (${state})`, async () => {
+    const rows = await primary.admin(
+      `select 1 from pg_stat_replication where application_name = 'standby' and state = 'streaming' and sync_state = $1`,
+      [state],
+    );
+    return rows.length === 1;
+  });
+  return standby;
 }
 
 function signal(pid: number, name: NodeJS.Signals): void {

@@ -49,6 +49,9 @@ export async function startTcpProxy(
     const connection: Connection = { near, far, startup: '', onRequest: undefined };
     connections.add(connection);
     near.once('close', () => connections.delete(connection));
+    // A reset of one side is passed on to the other, unless nothing passes between them.
+    near.once('close', () => near.isPaused() || far.destroy());
+    far.once('close', () => far.isPaused() || near.destroy());
     near.pipe(far).pipe(near);
     // After the pipe's own listener: what came has been passed on by then.
     near.on('data', (chunk: Buffer) => {

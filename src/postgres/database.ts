@@ -112,6 +112,9 @@ export function openDatabase({
   pool.on('error', (err) => logger.warn({ err }, 'an idle PostgreSQL connection was lost'));
   pool.on('connect', (client) => {
     client.on('error', (err) => logger.debug({ err }, 'a PostgreSQL connection was lost'));
+    client.on('notice', ({ routine }) => {
+      if (routine === 'SyncRepWaitForLSN') unreplicated.add(client);
+    });
   });
   return {
     pool,
@@ -155,6 +158,8 @@ export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient)
   const client = await borrow(pool);
   try {
     const result = await work(client);
+    if (unreplicated.has(client))
+      throw new DatabaseUnavailableError(new Error('a commit did not wait for its standby'));
     provenAt.set(client, lossesOf(pool));
     client.release();
     return result;
@@ -165,6 +170,12 @@ export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient)
     throw unavailable ?? error;
   }
 }
+
+/**
+ * Clients with a commit that is at the primary only: somebody cancelled its wait for the synchronous standby, and all that
+ * PostgreSQL has to say to that is a warning. A fail-over would lose it, so it does not count as done.
+ */
+const unreplicated = new WeakSet<pg.ClientBase>();
 
 /** How many clients of a pool were lost so far; and of each client, how many it was when it last proved good. */
 const losses = new WeakMap<pg.Pool, number>();

@@ -4,6 +4,7 @@ import { DefinitionStore } from '../../src/application/definitions.ts';
 import { createSender, type Sender } from '../../src/outbound/send-request.ts';
 import { openDatabase } from '../../src/postgres/database.ts';
 import { systemClock } from '../../src/system/clock.ts';
+import { type FaultPoints, noFaultPoints } from '../../src/system/fault-points.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { WorkerPool } from '../../src/worker/worker-pool.ts';
 
@@ -13,17 +14,17 @@ export interface WorkerOptions {
   readonly leaseSeconds?: number;
   /** Stands between the worker and the real sender. */
   readonly around?: (sender: Sender) => Sender;
+  readonly faultPoints?: FaultPoints;
 }
 
 /** Started, with a pool of 2 connections of its own; drained when the test ends. */
-export async function startWorker(
-  t: Test,
-  { connectionString, concurrency = 8, leaseSeconds = 30, around = (sender) => sender }: WorkerOptions,
-): Promise<WorkerPool> {
+export async function startWorker(t: Test, options: WorkerOptions): Promise<WorkerPool> {
+  const { connectionString, concurrency = 8, leaseSeconds = 30, around = (sender: Sender) => sender } = options;
+  const { faultPoints = noFaultPoints } = options;
   const logger = createLogger('silent');
-  const database = openDatabase({ connectionString, max: 2, logger, applicationName: 'worker' });
+  const database = openDatabase({ connectionString, max: 2, logger, applicationName: 'worker', faultPoints });
   const definitions = new DefinitionStore(database);
-  const sender = createSender({ clock: systemClock, connectionsPerOrigin: concurrency });
+  const sender = createSender({ clock: systemClock, connectionsPerOrigin: concurrency, faultPoints });
   const pool = new WorkerPool({
     database,
     clock: systemClock,
@@ -32,6 +33,7 @@ export async function startWorker(
     concurrency,
     leaseSeconds,
     readSecret: () => undefined,
+    faultPoints,
     currentDefinitions: () => definitions.current(),
     definitionsAtLeast: (version) => definitions.atLeast(version),
     retention: { retentionDays: 30, keyRetentionDays: 7 },

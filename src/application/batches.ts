@@ -17,13 +17,15 @@ export interface BatchDependencies {
   readonly database: Database;
 }
 
+export type BatchStatus = 'processing' | 'completed' | 'cancelled';
+
 export interface BatchProgress extends StoredBatch {
-  readonly status: 'processing' | 'completed';
+  readonly status: BatchStatus;
   /** Jobs behind the batch by state; those whose rows are gone are in none. */
   readonly jobs: Readonly<Record<JobState, number>>;
   /** Ended jobs out of all, 0 to 1; 1 where there is none. */
   readonly progress: number;
-  /** When its last job ended; null: not all have. */
+  /** When its last job ended, or it was called off if that was later; null: it still goes on. */
   readonly completedAt: Date | null;
 }
 
@@ -37,22 +39,50 @@ export async function getBatch(
   const jobs = { scheduled: 0, ready: 0, running: 0, succeeded: 0, failed: 0, held: 0, cancelled: 0, expired: 0 };
   let total = 0;
   let ended = 0;
-  let lastEndedAt = batch.createdAt;
+  let active = 0;
+  let lastEndedAt = batch.cancelledAt ?? batch.createdAt;
   for (const count of await countBatchJobs(database, batchId)) {
     total += count.count;
     // Retention removes a job only after its end.
     if (count.state === null || endedStates.has(count.state)) ended += count.count;
     if (count.state !== null) jobs[count.state] = count.count;
+    if (count.state !== null && activeStates.has(count.state)) active += count.ownCount;
     if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;
   }
-  const completed = ended === total;
+  const status = batchStatus({
+    cancelled: batch.cancelledAt !== null,
+    hasUnfinished: ended < total,
+    hasOwnActive: active > 0,
+  });
   return {
     ...batch,
-    status: completed ? 'completed' : 'processing',
+    status,
     jobs,
     progress: total === 0 ? 1 : ended / total,
-    completedAt: completed ? lastEndedAt : null,
+    completedAt: status === 'processing' ? null : lastEndedAt,
   };
+}
+
+/** States in which a job runs, or will by itself. */
+const activeStates: ReadonlySet<JobState> = new Set(['scheduled', 'ready', 'running']);
+
+/**
+ * What a batch is, by what is behind it. One that was called off waits only for what it has brought itself and still goes
+ * on: a job that is known here as a duplicate is another batch's to end, and one that is held does not go on by itself.
+ */
+export function batchStatus({
+  cancelled,
+  hasUnfinished,
+  hasOwnActive,
+}: {
+  readonly cancelled: boolean;
+  /** A job behind it has not ended, its duplicates' included. */
+  readonly hasUnfinished: boolean;
+  /** A job that it has brought runs, or will by itself. */
+  readonly hasOwnActive: boolean;
+}): BatchStatus {
+  if (cancelled) return hasOwnActive ? 'processing' : 'cancelled';
+  return hasUnfinished ? 'processing' : 'completed';
 }
 
 /**

@@ -40,16 +40,19 @@ export class ProblemError extends Error {
   readonly errors: readonly Fault[];
   /** Seconds for a Retry-After header, where coming back later makes sense. */
   readonly retryAfterSeconds: number | undefined;
+  /** What the thing is that does not allow it: the state of a job or a batch. */
+  readonly state: string | undefined;
 
   constructor(
     code: ProblemCode,
     detail: string,
-    options: { errors?: readonly Fault[]; retryAfterSeconds?: number } = {},
+    options: { errors?: readonly Fault[]; retryAfterSeconds?: number; state?: string } = {},
   ) {
     super(detail);
     this.name = 'ProblemError';
     this.code = code;
     this.errors = options.errors ?? [];
     this.retryAfterSeconds = options.retryAfterSeconds;
+    this.state = options.state;
   }
 }

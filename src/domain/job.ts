@@ -16,7 +16,10 @@ export interface Ledger {
   readonly calls: number;
   readonly attemptsUsed: number;
   readonly throttles: number;
-  /** Milliseconds since the first call that may have had an effect, on the database's clock; null: none yet. */
+  /**
+   * Milliseconds since the first call that may have had an effect, or since a person decided later that the key may go out
+   * again, on the database's clock; null: none yet.
+   */
   readonly firstSentAgeMs: number | null;
   readonly outcomeUnknown: boolean;
   /** Times in a row that the upstream was asked what became of a call and did not tell. */
@@ -33,6 +36,8 @@ export interface ClaimedJob extends Ledger {
   readonly partitionKey: string | null;
   readonly idempotencyKey: string;
   readonly keySource: KeySource;
+  /** How many times a person has asked for a new outbound key. */
+  readonly freshKeys: number;
   readonly method: Method;
   readonly path: string;
   /** The item's own headers, names in lower case. */

@@ -34,22 +34,26 @@ const derivedPrefix = 'sluice-';
 
 /**
  * The value of the upstream's idempotency header: the job's key, bare, where that is safe and cannot meet another tenant's
- * key or a derived one; else a digest of tenant and key. The same for every attempt of a job.
+ * key or a derived one; else a digest of tenant and key. The same for every attempt of a job, until a person asks for a new
+ * one: then a digest that has the number of that wish in it.
  */
 export function outboundKey({
   tenant,
   key,
   keySource,
+  freshKeys = 0,
 }: {
   readonly tenant: string;
   readonly key: string;
   readonly keySource: KeySource;
+  readonly freshKeys?: number;
 }): string {
   const bare = /^[\x21-\x7e]{1,255}$/.test(key) && (keySource === 'derived' || !key.startsWith(derivedPrefix));
-  if (tenant === defaultTenant && bare) return key;
+  if (tenant === defaultTenant && bare && freshKeys === 0) return key;
   // Length-prefixed, so that no two pairs of tenant and key run together into the same bytes.
   const pair = `${Buffer.byteLength(tenant)}:${tenant}${Buffer.byteLength(key)}:${key}`;
-  return `${derivedPrefix}${createHash('sha256').update(pair, 'utf8').digest('hex')}`;
+  const named = freshKeys === 0 ? pair : `${pair}${freshKeys}`;
+  return `${derivedPrefix}${createHash('sha256').update(named, 'utf8').digest('hex')}`;
 }
 
 /**
@@ -72,8 +76,8 @@ export function buildOutboundRequest(
   if (job.body !== null) headers['content-type'] = job.bodyIsText ? 'text/plain; charset=utf-8' : 'application/json';
   Object.assign(headers, given.headers);
   if (upstream.idempotency_header !== null) {
-    const { tenant, idempotencyKey: key, keySource } = job;
-    headers[upstream.idempotency_header.toLowerCase()] = outboundKey({ tenant, key, keySource });
+    const { tenant, idempotencyKey: key, keySource, freshKeys } = job;
+    headers[upstream.idempotency_header.toLowerCase()] = outboundKey({ tenant, key, keySource, freshKeys });
   }
   headers['sluice-job-id'] = job.jobId;
   headers['sluice-attempt'] = String(job.calls + 1);
@@ -98,9 +102,9 @@ export function buildReconcileRequest(
   const headers: Record<string, string> = { traceparent, ...given.headers };
   delete headers['content-type'];
   headers['sluice-job-id'] = job.jobId;
-  const { tenant, idempotencyKey: key, keySource } = job;
+  const { tenant, idempotencyKey: key, keySource, freshKeys } = job;
   // A function, since a replacement text would give `$&` in a key a meaning.
-  const encoded = encodeURIComponent(outboundKey({ tenant, key, keySource }));
+  const encoded = encodeURIComponent(outboundKey({ tenant, key, keySource, freshKeys }));
   const path = upstream.reconcile.path.replaceAll(keyPlaceholder, () => encoded);
   if (splitQuery(path)[0].split('/').some(isDotSegment)) {
     const error = `the key ${key} as a part of the path of reconcile would lead to another path; put {key} into its query`;

@@ -35,13 +35,13 @@ export const transitions: readonly Transition[] = [
   { from: 'scheduled', to: 'expired', when: 'expires_at passed before a start' },
   { from: 'ready', to: 'expired', when: 'expires_at passed before a start' },
   { from: 'held', to: 'ready', when: 'a person retries or resumes it' },
+  { from: 'held', to: 'scheduled', when: 'a person retries or resumes it before its run_at' },
   ...waiting.map((from) => ({ from, to: 'cancelled', when: 'cancelled by a person' }) as const),
   ...waiting.map((from) => ({ from, to: 'succeeded', when: 'the receiver put a receipt' }) as const),
-  ...(['failed', 'cancelled', 'expired'] as const).map((from) => ({
-    from,
-    to: 'ready' as const,
-    when: 'a person retries or redrives it',
-  })),
+  ...(['failed', 'cancelled', 'expired'] as const).flatMap((from) => [
+    { from, to: 'ready', when: 'a person retries or redrives it' } as const,
+    { from, to: 'scheduled', when: 'a person retries it before its run_at' } as const,
+  ]),
 ];
 
 export function isLegalTransition(from: JobState | null, to: JobState): boolean {

@@ -21,8 +21,10 @@ import { addRequestLog } from './request-log.ts';
 import { refuseUnknownParameters, requestValidator } from './request-validation.ts';
 import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
 import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
+import { batchOperationRoutes } from './routes/batch-operations.ts';
 import { batchRoutes } from './routes/batches.ts';
 import { healthRoutes } from './routes/health.ts';
+import { jobOperationRoutes } from './routes/job-operations.ts';
 import { jobRoutes } from './routes/jobs.ts';
 import { receiptRoutes } from './routes/receipts.ts';
 
@@ -99,7 +101,9 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     adminDefinitionRoutes(scope, deps);
     adminRateWindowRoutes(scope, deps);
     batchRoutes(scope, deps);
+    batchOperationRoutes(scope, deps);
     jobRoutes(scope, deps);
+    jobOperationRoutes(scope, deps);
     receiptRoutes(scope, deps);
   });
   return app;

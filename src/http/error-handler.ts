@@ -49,7 +49,7 @@ export function sendProblem(problem: ProblemError, request: FastifyRequest, repl
   request.problemCode = problem.code;
   if (problem.retryAfterSeconds !== undefined) reply.header('retry-after', String(problem.retryAfterSeconds));
   if (problem.code === 'unauthorized') reply.header('www-authenticate', 'Bearer');
-  const document = problemDocument(problem.code, problem.message, request.id, problem.errors);
+  const document = problemDocument(problem.code, problem.message, request.id, problem.errors, problem.state);
   // Bytes, because the framework adds a charset to the content type of a string, and JSON has none (RFC 8259, section 11).
   reply
     .code(problems[problem.code].status)
@@ -57,7 +57,8 @@ export function sendProblem(problem: ProblemError, request: FastifyRequest, repl
     .send(Buffer.from(JSON.stringify(document)));
 }
 
-function asProblem(error: unknown, bodyLimit: number): ProblemError {
+/** @param bodyLimit in bytes, of the route */
+export function asProblem(error: unknown, bodyLimit: number): ProblemError {
   if (error instanceof ProblemError) return error;
   if (error instanceof DatabaseUnavailableError) {
     return new ProblemError('database_unavailable', 'PostgreSQL cannot be reached just now; try again', {

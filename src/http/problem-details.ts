@@ -37,7 +37,7 @@ export const faultSchema = z.object({
   message: z.string().describe('For people'),
 });
 
-/** RFC 9457, with the members that Sluice adds: `code`, `errors` and `request_id`. */
+/** RFC 9457, with the members that Sluice adds: `code`, `errors`, `request_id` and `state`. */
 export const problemSchema = z
   .object({
     type: z.string().describe('URI that names the kind of problem'),
@@ -47,6 +47,7 @@ export const problemSchema = z
     code: z.string().describe('Stable, for programs'),
     errors: z.array(faultSchema).describe('Each thing that is wrong, all of them at once'),
     request_id: z.string().describe('Names this request in the log'),
+    state: z.string().optional().describe('Of the job or the batch, where that does not allow it (409)'),
   })
   .meta({ id: 'Problem' });
 
@@ -57,6 +58,7 @@ export function problemDocument(
   detail: string,
   requestId: string,
   errors: readonly Fault[] = [],
+  state?: string,
 ): ProblemDocument {
   const { status, title } = problems[code];
   return {
@@ -67,5 +69,6 @@ export function problemDocument(
     code,
     errors: [...errors],
     request_id: requestId,
+    ...(state === undefined ? {} : { state }),
   };
 }

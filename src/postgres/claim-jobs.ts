@@ -19,6 +19,12 @@ import { type Database, queryRows, withClient } from './database.ts';
 export const dueJobsFunctions = {
   name: 'due_jobs',
   sql: String.raw`
+-- From when the age of a job's key counts: its first send, or a person's later decision to send it again. null: not sent yet.
+create or replace function sluice.key_age_start(p_first_sent timestamptz, p_decided timestamptz) returns timestamptz
+language sql immutable parallel safe as $$
+  select case when p_first_sent is not null then greatest(p_first_sent, p_decided) end
+$$;
+
 create or replace function sluice.wake_lanes(p_lanes bigint[], p_now timestamptz) returns void language plpgsql as $$
 begin
   -- A claim marks a lane empty only under FOR UPDATE: with KEY SHARE held until our commit it cannot overlook our rows.
@@ -147,7 +153,7 @@ returns table (
   reconcile_failures int,
   permit_ms float8, slot_wait_ms float8, batch_id uuid, tenant text, queue text, upstream text, partition_key text,
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
-  payload_version text, max_attempts int, cost int,
+  payload_version text, max_attempts int, cost int, fresh_keys int,
   definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean)
 language plpgsql
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
@@ -560,10 +566,10 @@ begin
                  x.reconcile_failures
             from gone x)
         select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
-               (x.us - sluice.us_of(x.first_sent_at)) / 1000.0::float8, x.outcome_unknown, x.reconcile_failures,
+               (x.us - sluice.us_of(sluice.key_age_start(x.first_sent_at, b.key_age_from))) / 1000.0::float8, x.outcome_unknown, x.reconcile_failures,
                x.permit, greatest(0, x.us - sluice.us_of(x.eligible_at)) / 1000.0::float8, b.batch_id, b.tenant, b.queue, b.upstream,
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
-               b.payload_version, b.max_attempts, b.cost,
+               b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean
           from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
       end if;
@@ -659,6 +665,7 @@ interface ClaimRow {
   payload_version: string | null;
   max_attempts: number | null;
   cost: number;
+  fresh_keys: number;
   definitions_version: number;
   next_in_ms: number | null;
   busy: boolean;
@@ -714,6 +721,7 @@ function toClaimedJob(row: ClaimRow): ClaimedJob {
     payloadVersion: row.payload_version,
     maxAttempts: row.max_attempts,
     cost: row.cost,
+    freshKeys: row.fresh_keys,
     permitMs: row.permit_ms,
     slotWaitMs: row.slot_wait_ms,
     epoch: row.epoch,

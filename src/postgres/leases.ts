@@ -84,7 +84,7 @@ export async function findOrphanedJobs(database: Database, limit: number): Promi
   return database.query<OrphanedJob>(
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
             r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
-            (extract(epoch from clock_timestamp() - r.first_sent_at) * 1000)::float8 as "firstSentAgeMs",
+            (extract(epoch from clock_timestamp() - sluice.key_age_start(r.first_sent_at, j.key_age_from)) * 1000)::float8 as "firstSentAgeMs",
             r.outcome_unknown as "outcomeUnknown", r.reconcile_failures as "reconcileFailures"
        from sluice.running_jobs r join sluice.jobs j on j.id = r.job_id
        left join sluice.workers w on w.id = r.worker_id

@@ -34,7 +34,7 @@ begin
   for i in 1 .. k_most_looks loop
     return query select x.job_id, false, x.state from sluice.done_jobs x where x.job_id = v_job;
     if found then return; end if;
-    select j.lane_id, j.rank, j.seq, j.upstream into b from sluice.jobs j where j.id = v_job;
+    select j.lane_id, j.rank, j.seq, j.upstream, j.key_age_from into b from sluice.jobs j where j.id = v_job;
     if not found then
       -- Retention deletes a job only after its end.
       return query select x.job_id, false, x.state from sluice.receipts x where x.job_id = v_job;
@@ -66,7 +66,7 @@ begin
        select 1 from sluice.upstreams u
         where u.name = b.upstream and jsonb_typeof(u.definition -> 'reconcile') = 'object'
           and (g.outcome_unknown
-               or g.first_sent_at + make_interval(secs => (u.definition ->> 'key_ttl_s')::float8) < g.admitted_at)) then
+               or sluice.key_age_start(g.first_sent_at, b.key_age_from) + make_interval(secs => (u.definition ->> 'key_ttl_s')::float8) < g.admitted_at)) then
     g.calls := g.calls + 1;
     insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, started_at, ended_at, slot_wait_ms, error)
     values (v_job, g.calls, g.epoch, g.worker_id, 'unknown', 'none', g.admitted_at, v_now,

@@ -13,6 +13,8 @@ export interface StoredBatch {
   readonly batchId: string;
   readonly correlationId: string | null;
   readonly createdAt: Date;
+  /** When a person called it off; null: nobody has. */
+  readonly cancelledAt: Date | null;
   /** Items by verdict. */
   readonly counts: Readonly<Record<'total' | Verdict, number>>;
 }
@@ -20,31 +22,46 @@ export interface StoredBatch {
 /** null: the tenant has no such batch. */
 export async function readBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch | null> {
   const [row] = await database.query<
-    { correlation_id: string | null; created_at: Date } & Readonly<Record<'total' | Verdict, number>>
+    { correlation_id: string | null; created_at: Date; cancelled_at: Date | null } & Readonly<
+      Record<'total' | Verdict, number>
+    >
   >(
-    `select b.correlation_id, b.created_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected
+    `select b.correlation_id, b.created_at, b.cancelled_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected
        from sluice.batches b where b.id = $1 and b.tenant = $2`,
     [batchId, tenant],
     'read-batch',
   );
   if (row === undefined) return null;
-  const { correlation_id: correlationId, created_at: createdAt, total, accepted, duplicate, conflict, rejected } = row;
-  return { batchId, correlationId, createdAt, counts: { total, accepted, duplicate, conflict, rejected } };
+  const { total, accepted, duplicate, conflict, rejected } = row;
+  return {
+    batchId,
+    correlationId: row.correlation_id,
+    createdAt: row.created_at,
+    cancelledAt: row.cancelled_at,
+    counts: { total, accepted, duplicate, conflict, rejected },
+  };
 }
 
 export interface JobCount {
   /** null: ended long ago, its rows are gone. */
   readonly state: StoredState;
   readonly count: number;
+  /** Of these, how many the batch itself has brought; the others are another's, known here as duplicates. */
+  readonly ownCount: number;
   /** When the last of them ended; null: none has. */
   readonly lastEndedAt: Date | null;
 }
 
 /** The jobs behind a batch by state, in one snapshot. */
 export async function countBatchJobs(database: Database, batchId: string): Promise<JobCount[]> {
-  const rows = await database.query<{ state: StoredState; count: number; last_ended_at: Date | null }>(
-    `select s.state, count(*)::int as count, max(s.ended_at) as last_ended_at
-       from (select ${stateOfRows} as state, done.ended_at
+  const rows = await database.query<{
+    state: StoredState;
+    count: number;
+    own_count: number;
+    last_ended_at: Date | null;
+  }>(
+    `select s.state, count(*)::int as count, count(*) filter (where s.own)::int as own_count, max(s.ended_at) as last_ended_at
+       from (select ${stateOfRows} as state, done.ended_at, job.batch_id = $1 as own
                from (select distinct i.job_id from sluice.batch_items i
                       where i.batch_id = $1 and i.verdict in ('accepted', 'duplicate')) behind
                ${jobRows('behind.job_id')}) s
@@ -52,7 +69,12 @@ export async function countBatchJobs(database: Database, batchId: string): Promi
     [batchId],
     'count-batch-jobs',
   );
-  return rows.map(({ state, count, last_ended_at: lastEndedAt }) => ({ state, count, lastEndedAt }));
+  return rows.map((row) => ({
+    state: row.state,
+    count: row.count,
+    ownCount: row.own_count,
+    lastEndedAt: row.last_ended_at,
+  }));
 }
 
 export interface StoredItem {

@@ -6,7 +6,9 @@
  * it has committed nothing is admitted under it: its writer holds `7305002, upstream` alone, which waits for claims in progress.
  * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
  * A call that asked what became of an earlier one is no attempt: it is told in `reconciliations`, and has a verdict.
- * Lock order: advisory 7305002 (sorted), worker (reaper only), running_jobs by primary key, lanes, lane_groups, cooldowns.
+ * What would go back to wait is cancelled where its batch was (cancel-jobs.ts).
+ * Lock order: advisory 7305002 (sorted), worker (reaper only), 7305005 (shared), running_jobs by primary key, lanes,
+ * lane_groups, cooldowns.
  */
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
 import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
@@ -119,6 +121,7 @@ as $$
 declare
   v_now timestamptz;
   v_jobs uuid[];
+  v_returned uuid[];
   v_back bigint[];
   v_counted_groups int[];
   v_counted_lanes bigint[];
@@ -135,7 +138,9 @@ begin
     perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
   end loop;
   if p_only_expired then
-    perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > sluice.at_us(sluice.clock_us()) for update;
+    -- Locked before it is judged: a renewal waits, and then finds its jobs gone.
+    perform 1 from sluice.workers x where x.id = p_worker for update;
+    perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > sluice.at_us(sluice.clock_us());
     if found then return; end if;
   end if;
   -- A job that may have had its effect at an upstream that has been moved since is held: a change of definitions is waited for.
@@ -143,6 +148,8 @@ begin
               where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null)) then
     perform pg_advisory_xact_lock_shared(7305001);
   end if;
+  -- Who marks a batch as cancelled waits for this settle, or it sees the mark (cancel-jobs.ts).
+  perform pg_advisory_xact_lock_shared(7305005);
   v_now := sluice.at_us(sluice.clock_us());
 
   with s as materialized (
@@ -210,12 +217,13 @@ begin
            greatest(0, extract(epoch from g.admitted_at - g.eligible_at) * 1000)::int, g.retry_after_ms::bigint, coalesce(g.capped, false),
            g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
       from gone g where g.outcome is not null)
-  select array_agg(g.job_id), array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
+  select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled')),
+         array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
          array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
          array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(
            'limit', split_part(x.charge, ':', 3), 'partition', case when x.charge like 'p:%' then l.partition_key else '' end,
            'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null)
-    into v_jobs, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused
+    into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused
     from gone g
     left join lateral string_to_table(g.give_back, ',') x(charge) on true
     left join sluice.lanes l on x.charge is not null and l.id = g.lane_id;
@@ -245,6 +253,7 @@ begin
   end if;
 
   if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
+  if v_returned is not null then perform sluice.cancel_returned(v_returned, v_now); end if;
 
   if v_counted_groups is not null then
     perform sluice.free_places(v_counted_groups, v_counted_lanes, v_now);

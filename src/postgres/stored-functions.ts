@@ -2,6 +2,7 @@
  * The stored functions in the order of their installation; postgres/migrate.ts installs each whose text has changed.
  * Their texts stand beside the code that calls them.
  */
+import { cancelJobsFunctions } from './cancel-jobs.ts';
 import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
@@ -12,6 +13,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   rateWindowFunctions,
   dueJobsFunctions,
   claimJobsFunction,
+  cancelJobsFunctions,
   settleJobsFunction,
   putReceiptFunction,
 ];

@@ -53,6 +53,19 @@ t.test('outboundKey', async (t) => {
     t.not(outboundKey({ tenant: 'a', key: derived, keySource: 'derived' }), derived);
   });
 
+  t.test(
+    'a fresh key is another with each wish for one, the same for all attempts after it, and nobody else has it',
+    async (t) => {
+      const fresh = (freshKeys: number, key = 'ord-1') =>
+        outboundKey({ tenant: 'default', key, keySource: 'given', freshKeys });
+      t.equal(fresh(0), 'ord-1');
+      const keys = [fresh(1), fresh(2), fresh(11), fresh(1, 'ord-11'), fresh(0, 'é'), fresh(1, 'é')];
+      for (const key of keys) t.match(key, hashed);
+      t.equal(new Set(keys).size, keys.length);
+      t.equal(fresh(1), fresh(1));
+    },
+  );
+
   t.test('the digest is over lengths in bytes and the texts', async (t) => {
     const digest = createHash('sha256').update('1:a3:é1').digest('hex');
     t.equal(given('é1', 'a'), `sluice-${digest}`);

@@ -56,6 +56,7 @@ t.test('a batch counts its jobs by state, those of its duplicates too, each once
     status: 'processing',
     created_at: batch.created_at,
     completed_at: null,
+    cancelled_at: null,
     correlation_id: 'c',
     counts: { total: 12, accepted: 8, duplicate: 2, conflict: 1, rejected: 1 },
     jobs: { scheduled: 1, ready: 2, running: 1, succeeded: 1, failed: 1, held: 1, cancelled: 1, expired: 1 },

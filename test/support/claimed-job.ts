@@ -12,6 +12,7 @@ export function claimedJob(overrides: Partial<ClaimedJob> = {}): ClaimedJob {
     partitionKey: null,
     idempotencyKey: 'ord-1',
     keySource: 'given',
+    freshKeys: 0,
     method: 'POST',
     path: '/v1/charges',
     headers: {},

@@ -6,7 +6,13 @@ import { isUtf8 } from 'node:buffer';
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import { type BatchDependencies, getBatch, isCompleted, listBatchItems } from '../../application/batches.ts';
+import {
+  type BatchDependencies,
+  type BatchProgress,
+  getBatch,
+  isCompleted,
+  listBatchItems,
+} from '../../application/batches.ts';
 import { type SubmitDependencies, submitBatch } from '../../application/submit-batch.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import { keyFault, keyFromHeader, needsRetry } from '../../domain/idempotency.ts';
@@ -117,6 +123,21 @@ function showVerdict({ index, key, keySource, verdict, jobId, jobState, faults }
   };
 }
 
+/** A batch as GET and its levers show it. */
+export function showProgress(batch: BatchProgress): z.output<typeof batchProgressSchema> {
+  return {
+    batch_id: batch.batchId,
+    status: batch.status,
+    created_at: batch.createdAt.toISOString(),
+    completed_at: batch.completedAt?.toISOString() ?? null,
+    cancelled_at: batch.cancelledAt?.toISOString() ?? null,
+    correlation_id: batch.correlationId,
+    counts: batch.counts,
+    jobs: batch.jobs,
+    progress: batch.progress,
+  };
+}
+
 function addReads(app: FastifyInstance, deps: BatchDependencies): void {
   const typed = app.withTypeProvider<ZodTypeProvider>();
 
@@ -133,17 +154,7 @@ function addReads(app: FastifyInstance, deps: BatchDependencies): void {
       },
     },
     async (request) => {
-      const batch = await getBatch(deps, request.principal.tenant, request.params.batch_id);
-      return {
-        batch_id: batch.batchId,
-        status: batch.status,
-        created_at: batch.createdAt.toISOString(),
-        completed_at: batch.completedAt?.toISOString() ?? null,
-        correlation_id: batch.correlationId,
-        counts: batch.counts,
-        jobs: batch.jobs,
-        progress: batch.progress,
-      };
+      return showProgress(await getBatch(deps, request.principal.tenant, request.params.batch_id));
     },
   );
 

@@ -19,11 +19,12 @@ export function jobRoutes(app: FastifyInstance, deps: JobDependencies): void {
         response: { 200: jobSchema.describe('As it stands') },
       },
     },
-    async (request) => show(await getJob(deps, request.principal.tenant, request.params.job_id)),
+    async (request) => showJob(await getJob(deps, request.principal.tenant, request.params.job_id)),
   );
 }
 
-function show(job: JobView): z.output<typeof jobSchema> {
+/** A job as GET and its levers show it. */
+export function showJob(job: JobView): z.output<typeof jobSchema> {
   return {
     job_id: job.jobId,
     batch_id: job.batchId,

@@ -178,14 +178,19 @@ export type BatchAnswer = z.output<typeof batchAnswerSchema>;
 
 const count = z.number().int().min(0);
 
+const batchStatus = z
+  .enum(['processing', 'completed', 'cancelled'])
+  .describe(
+    '`completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on',
+  );
+
 export const batchProgressSchema = z
   .object({
     batch_id: z.uuid(),
-    status: z
-      .enum(['processing', 'completed'])
-      .describe('`completed`: all jobs behind it have ended; `held` is no end'),
+    status: batchStatus,
     created_at: instant,
     completed_at: instant.nullable().describe('When the last of its jobs ended'),
+    cancelled_at: instant.nullable().describe('When it was called off'),
     correlation_id: z.string().nullable(),
     counts: countsSchema,
     jobs: z

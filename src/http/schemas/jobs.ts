@@ -84,3 +84,15 @@ export const jobSchema = z
       .describe('Calls that asked the upstream what became of an attempt; charged nothing'),
   })
   .meta({ id: 'Job', description: 'The call behind an accepted item' });
+
+/** What `/retry` takes; nothing at all is fine. */
+export const retryRequestSchema = z
+  .strictObject({
+    fresh_key: z
+      .boolean()
+      .default(false)
+      .describe(
+        'Send a new idempotency key, for an API that replays the errors it has stored under the old one. Refused while the outcome of a call is not known',
+      ),
+  })
+  .nullish();

@@ -17,7 +17,7 @@ export interface BatchDependencies {
   readonly database: Database;
 }
 
-export type BatchStatus = 'processing' | 'completed' | 'cancelled';
+export type BatchStatus = 'incomplete' | 'processing' | 'completed' | 'cancelled';
 
 export interface BatchProgress extends StoredBatch {
   readonly status: BatchStatus;
@@ -50,6 +50,7 @@ export async function getBatch(
     if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;
   }
   const status = batchStatus({
+    incomplete: batch.incomplete,
     cancelled: batch.cancelledAt !== null,
     hasUnfinished: ended < total,
     hasOwnActive: active > 0,
@@ -59,7 +60,7 @@ export async function getBatch(
     status,
     jobs,
     progress: total === 0 ? 1 : ended / total,
-    completedAt: status === 'processing' ? null : lastEndedAt,
+    completedAt: status === 'processing' || status === 'incomplete' ? null : lastEndedAt,
   };
 }
 
@@ -71,10 +72,13 @@ const activeStates: ReadonlySet<JobState> = new Set(['scheduled', 'ready', 'runn
  * on: a job that is known here as a duplicate is another batch's to end, and one that is held does not go on by itself.
  */
 export function batchStatus({
+  incomplete,
   cancelled,
   hasUnfinished,
   hasOwnActive,
 }: {
+  /** It came as a stream that has not been ended. */
+  readonly incomplete: boolean;
   readonly cancelled: boolean;
   /** A job behind it has not ended, its duplicates' included. */
   readonly hasUnfinished: boolean;
@@ -82,6 +86,7 @@ export function batchStatus({
   readonly hasOwnActive: boolean;
 }): BatchStatus {
   if (cancelled) return hasOwnActive ? 'processing' : 'cancelled';
+  if (incomplete) return 'incomplete';
   return hasUnfinished ? 'processing' : 'completed';
 }
 

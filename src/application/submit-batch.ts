@@ -17,7 +17,7 @@ export interface SubmitDependencies {
 }
 
 /** Definitions can change between the check and the store; a change is rare, so a few tries are many. */
-const maxTries = 5;
+export const maxTries = 5;
 
 /**
  * Throws a ProblemError `idempotency_key_reused` where the request key is known with another body, and
@@ -43,19 +43,21 @@ export async function submitBatch(
 }
 
 async function findReplay(database: Database, tenant: string, requestKey: RequestKey): Promise<BatchVerdict | null> {
-  const replay = await readReplay(database, tenant, requestKey.key);
+  const replay = await readReplay(database, tenant, requestKey);
   if (replay === null) return null;
-  if (replay.requestFingerprint !== requestKey.fingerprint) {
-    throw new ProblemError(
-      'idempotency_key_reused',
-      `the Idempotency-Key was used for batch ${replay.batch.batchId}, whose body was another; use a new key`,
-    );
-  }
+  if (replay.kind === 'other') throw reusedRequestKey(replay.batchId);
   return replay.batch;
 }
 
-/** Adds what these definitions forbid. Kept per upstream and queue, because the items of a batch mostly share them. */
-function createDefinitionCheck(definitions: Definitions): (item: SubmittedItem, pointer: string) => SubmittedItem {
+export function reusedRequestKey(batchId: string): ProblemError {
+  const detail = `the Idempotency-Key was used for batch ${batchId}, whose request was another; use a new key`;
+  return new ProblemError('idempotency_key_reused', detail);
+}
+
+/** Adds what these definitions forbid; the pointer is that of the item. Kept per upstream and queue, because the items of a batch mostly share them. */
+export function createDefinitionCheck(
+  definitions: Definitions,
+): (item: SubmittedItem, pointer: string) => SubmittedItem {
   const checks = new Map<string, (job: RequestedJob) => Fault[]>();
   return (item, pointer) => {
     const { job } = item;

@@ -112,6 +112,15 @@ export function crowdedMember(value: unknown, pointer: string): Fault | null {
   return 'headers' in value ? crowdedMember(value.headers, `${pointer}/headers`) : null;
 }
 
+/** A fault for a member named `__proto__`, in an item or in its headers. */
+export function prototypeFault(item: unknown, pointer: string): Fault | null {
+  if (typeof item !== 'object' || item === null) return null;
+  if (Object.hasOwn(item, '__proto__')) {
+    return { pointer: `${pointer}/__proto__`, code: 'forbidden_member', message: 'this name is not taken here' };
+  }
+  return 'headers' in item ? prototypeFault(item.headers, `${pointer}/headers`) : null;
+}
+
 /** What goes out as the body: the item's, else the defaults', in one of two forms; null: none. */
 function readBody(
   item: SentItem,

@@ -10,7 +10,7 @@ import { requestFingerprint } from '../domain/idempotency.ts';
 import { nestsDeeperThan, type UnsafeNumber, unsafeNumbers } from '../domain/json-source.ts';
 import { checkShape } from '../domain/schema-faults.ts';
 import { defaultQueue, maxItems, maxNesting, type Submission } from '../domain/submission.ts';
-import { crowdedMember, type ItemContext, readItem } from './read-item.ts';
+import { crowdedMember, type ItemContext, prototypeFault, readItem } from './read-item.ts';
 import { envelopeSchema } from './schemas/batches.ts';
 
 export interface ReadSubmission {
@@ -78,16 +78,11 @@ function parse(text: string): unknown {
 
 /** Looks where objects are read by name; bodies are not. */
 function refusePrototypes(value: unknown): void {
-  const refuse = (object: unknown, pointer: string) => {
-    if (typeof object !== 'object' || object === null || !Object.hasOwn(object, '__proto__')) return;
-    const fault = { pointer: `${pointer}/__proto__`, code: 'forbidden_member', message: 'this name is not taken here' };
-    throw new ProblemError('invalid_request', 'a member is named __proto__', { errors: [fault] });
-  };
   const refuseIn = (item: unknown, pointer: string) => {
-    refuse(item, pointer);
-    if (typeof item === 'object' && item !== null && 'headers' in item) refuse(item.headers, `${pointer}/headers`);
+    const fault = prototypeFault(item, pointer);
+    if (fault !== null) throw new ProblemError('invalid_request', 'a member is named __proto__', { errors: [fault] });
   };
-  refuse(value, '');
+  refuseIn(value, '');
   if (typeof value !== 'object' || value === null) return;
   if ('defaults' in value) refuseIn(value.defaults, '/defaults');
   if ('items' in value && Array.isArray(value.items)) {

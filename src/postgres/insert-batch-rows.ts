@@ -31,10 +31,21 @@ export interface BatchRow {
   readonly faults: readonly Fault[];
 }
 
-/** Inserts them, in this order, for a batch row of the same transaction. Gives the ids of the new jobs that are scheduled. */
+/** The batch whose row the transaction has written, and where in it the rows go. */
+export interface RowsPlace {
+  readonly batchId: string;
+  readonly tenant: string;
+  readonly correlationId: string | null;
+  /** Index of the first one. */
+  readonly first: number;
+  /** Hex SHA-256 of the lines they came as; null: they are a batch of their own, made at the time of its row. */
+  readonly lines: readonly string[] | null;
+}
+
+/** Inserts them in this order. Gives the ids of the new jobs that are scheduled. */
 export async function insertBatchRows(
   client: TransactionClient,
-  batch: { readonly batchId: string; readonly tenant: string; readonly correlationId: string | null },
+  batch: RowsPlace,
   rows: readonly BatchRow[],
 ): Promise<ReadonlySet<string>> {
   const requested = rows.map(({ verdict, behind }) =>
@@ -69,6 +80,9 @@ export async function insertBatchRows(
       sparseArrayLiteral(values((job) => job.maxAttempts)),
       sparseArrayLiteral(values((job) => job.payloadVersion)),
       sparseArrayLiteral(values((job) => job.expiresAt)),
+      batch.first,
+      batch.lines === null ? '{}' : arrayLiteral(batch.lines),
+      batch.lines !== null,
     ],
     'insert-batch-rows',
   );
@@ -79,12 +93,13 @@ export async function insertBatchRows(
 const gone = 'gone';
 
 /**
- * The batch's creation is the one "now" of all its rows. `unnest` gives rows in the order of the arrays, so `job_seq` follows
+ * The batch's creation is the one "now" of all its rows; of a batch that grows each part has its own. `unnest` gives rows in the order of the arrays, so `job_seq` follows
  * the order of the items.
  */
 const insertText = `
   with batch as materialized (
-    select b.created_at as now from sluice.batches b where b.id = $1),
+    select case when $27::boolean then clock_timestamp() else b.created_at end as now
+      from sluice.batches b where b.id = $1),
   item as materialized (
     select u.place, u.key, u.key_source, coalesce(u.verdict, ($6::text[])[1]) as verdict, u.job_id, u.job_state, u.errors,
            u.run_at, coalesce(u.lane_id, ($11::bigint[])[1]) as lane_id, coalesce(u.rank, ($12::int[])[1]) as rank,
@@ -92,13 +107,13 @@ const insertText = `
            coalesce(u.partition_key, ($15::text[])[1]) as partition_key, coalesce(u.method, ($16::text[])[1]) as method,
            coalesce(u.path, ($17::text[])[1]) as path, u.headers, u.body,
            coalesce(u.body_is_text, ($20::boolean[])[1]) as body_is_text, coalesce(u.cost, ($21::int[])[1]) as cost,
-           u.max_attempts, u.payload_version, u.expires_at
+           u.max_attempts, u.payload_version, u.expires_at, u.line
       from unnest($4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::text[], $10::timestamptz[], $11::bigint[],
                   $12::int[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[],
-                  $20::boolean[], $21::int[], $22::int[], $23::text[], $24::timestamptz[])
+                  $20::boolean[], $21::int[], $22::int[], $23::text[], $24::timestamptz[], $26::text[])
            with ordinality u (key, key_source, verdict, job_id, job_state, errors, run_at, lane_id, rank, queue, upstream,
                               partition_key, method, path, headers, body, body_is_text, cost, max_attempts,
-                              payload_version, expires_at, place)),
+                              payload_version, expires_at, line, place)),
   job as (
     insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, partition_key, idempotency_key,
                              key_source, method, path, headers, body, body_is_text, cost, max_attempts, payload_version,
@@ -120,12 +135,12 @@ const insertText = `
       from job j where j.run_at > j.created_at
     returning job_id),
   stored_item as (
-    insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors)
-    select $1, i.place - 1, i.key, i.key_source, i.verdict, i.job_id,
+    insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors, line)
+    select $1, $25::int + i.place - 1, i.key, i.key_source, i.verdict, i.job_id,
            case when i.job_id is null or i.verdict = 'conflict' then null
                 else nullif(coalesce(i.job_state, case when i.run_at > b.now then 'scheduled' else 'ready' end),
                             '${gone}') end,
-           i.errors
+           i.errors, decode(i.line, 'hex')
       from item i cross join batch b),
   woken as materialized (
     select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)

@@ -10,9 +10,10 @@
 import { v7 as newId } from 'uuid';
 import type { Fault } from '../domain/errors.ts';
 import type { KeyVerdict } from '../domain/idempotency.ts';
+import type { Verdict } from '../domain/job.ts';
 import type { BatchVerdict, ItemVerdict, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
-import { type BatchRow, insertBatchRows } from './insert-batch-rows.ts';
+import { type BatchRow, insertBatchRows, type RowsPlace } from './insert-batch-rows.ts';
 import { ensureLaneGroups } from './lane-groups.ts';
 import { ensureLanes, laneName } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
@@ -42,15 +43,15 @@ export async function insertBatch(database: Database, batch: BatchToInsert): Pro
     });
     return { kind: 'inserted', batch: inserted };
   } catch (error) {
-    if (error instanceof NothingStored) return { kind: error.kind };
+    if (error instanceof NothingStored) return { kind: error.kind as 'request_key_taken' | 'undefined_lane_group' };
     throw error;
   }
 }
 
 /** Rolls back. */
-class NothingStored extends Error {
-  readonly kind: 'request_key_taken' | 'undefined_lane_group';
-  constructor(kind: NothingStored['kind']) {
+export class NothingStored<Kind extends string> extends Error {
+  readonly kind: Kind;
+  constructor(kind: Kind) {
     super(kind);
     this.kind = kind;
   }
@@ -59,13 +60,40 @@ class NothingStored extends Error {
 async function insertAll(client: TransactionClient, batch: BatchToInsert): Promise<BatchVerdict> {
   const { tenant, correlationId, items } = batch;
   const batchId = newId();
+  let createdAt: Date | undefined;
+  const place = { batchId, tenant, correlationId, first: 0, lines: null };
+  const verdicts = await storeItems(client, place, items, async (decided) => {
+    createdAt = await insertBatchRow(client, batchId, batch, decided);
+  });
+  return { batchId, createdAt: createdAt!, correlationId, items: verdicts };
+}
+
+/**
+ * Takes the items' keys, makes their jobs and stores their rows; all of an intake that is the same for a new batch and for
+ * one that grows. Throws NothingStored `undefined_lane_group`.
+ * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order
+ */
+export async function storeItems(
+  client: TransactionClient,
+  place: RowsPlace,
+  items: readonly SubmittedItem[],
+  writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<void>,
+): Promise<ItemVerdict[]> {
+  const { tenant, first } = place;
   const groups = await findGroups(client, items);
   const taken = await takeKeys(client, tenant, items);
-  const createdAt = await insertBatchRow(client, batchId, batch, taken.verdicts);
+  await writeBatchRow(taken.verdicts);
   const laneIds = await findLanes(client, tenant, items, taken, groups);
-  const rows = items.map((item, index) => toRow(item, index, items, taken, laneIds[index]!));
-  const scheduled = await insertBatchRows(client, { batchId, tenant, correlationId }, rows);
-  return { batchId, createdAt, correlationId, items: rows.map((row, index) => toVerdict(row, index, scheduled)) };
+  const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
+  const scheduled = await insertBatchRows(client, place, rows);
+  return rows.map((row, at) => toVerdict(row, first + at, scheduled));
+}
+
+/** Items by verdict. */
+export function countVerdicts(verdicts: readonly KeyVerdict[]): Record<Verdict, number> {
+  const counts = { accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
+  for (const { verdict } of verdicts) counts[verdict] += 1;
+  return counts;
 }
 
 async function insertBatchRow(
@@ -74,8 +102,7 @@ async function insertBatchRow(
   { tenant, correlationId, requestKey }: BatchToInsert,
   verdicts: readonly KeyVerdict[],
 ): Promise<Date> {
-  const counts = { accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
-  for (const { verdict } of verdicts) counts[verdict] += 1;
+  const counts = countVerdicts(verdicts);
   const [row] = await client.query<{ created_at: Date }>(
     `insert into sluice.batches (id, tenant, correlation_id, request_key, request_fingerprint,
                                  total, accepted, duplicate, conflict, rejected)
@@ -148,19 +175,19 @@ async function findLanes(
 
 function toRow(
   { key, keySource, faults }: SubmittedItem,
-  index: number,
+  { at, first }: { readonly at: number; readonly first: number },
   items: readonly SubmittedItem[],
   { verdicts, jobIds }: TakenKeys,
   laneId: number | null,
 ): BatchRow {
-  const decided = verdicts[index]!;
+  const decided = verdicts[at]!;
   const { verdict } = decided;
   const base = { key, keySource, verdict, laneId, jobId: null, behind: null, faults };
   if (verdict === 'rejected') return base;
   if (verdict === 'accepted') {
-    return { ...base, jobId: jobIds[index]!, behind: { kind: 'new', job: items[index]!.job! }, faults: [] };
+    return { ...base, jobId: jobIds[at]!, behind: { kind: 'new', job: items[at]!.job! }, faults: [] };
   }
-  const found = { ...base, faults: verdict === 'conflict' ? [reusedKey(index)] : [] };
+  const found = { ...base, faults: verdict === 'conflict' ? [reusedKey(first + at)] : [] };
   if ('known' in decided) {
     const { jobId, jobState } = decided.known;
     return { ...found, jobId, behind: { kind: 'stored', state: jobState } };

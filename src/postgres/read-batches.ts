@@ -15,6 +15,8 @@ export interface StoredBatch {
   readonly createdAt: Date;
   /** When a person called it off; null: nobody has. */
   readonly cancelledAt: Date | null;
+  /** It came as a stream that has not been ended: more items may come. */
+  readonly incomplete: boolean;
   /** Items by verdict. */
   readonly counts: Readonly<Record<'total' | Verdict, number>>;
 }
@@ -22,11 +24,12 @@ export interface StoredBatch {
 /** null: the tenant has no such batch. */
 export async function readBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch | null> {
   const [row] = await database.query<
-    { correlation_id: string | null; created_at: Date; cancelled_at: Date | null } & Readonly<
+    { correlation_id: string | null; created_at: Date; cancelled_at: Date | null; incomplete: boolean } & Readonly<
       Record<'total' | Verdict, number>
     >
   >(
-    `select b.correlation_id, b.created_at, b.cancelled_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected
+    `select b.correlation_id, b.created_at, b.cancelled_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected,
+            exists (select 1 from sluice.batch_streams s where s.batch_id = b.id) as incomplete
        from sluice.batches b where b.id = $1 and b.tenant = $2`,
     [batchId, tenant],
     'read-batch',
@@ -38,6 +41,7 @@ export async function readBatch(database: Database, tenant: string, batchId: str
     correlationId: row.correlation_id,
     createdAt: row.created_at,
     cancelledAt: row.cancelled_at,
+    incomplete: row.incomplete,
     counts: { total, accepted, duplicate, conflict, rejected },
   };
 }

@@ -1,22 +1,21 @@
 /**
- * The first answer to a batch that was sent under a request key, from its rows. Index used: batches_request_key, then
+ * The first answer to a batch that was sent under a request key, and to lines of a stream, from its rows. Index used: batches_request_key, then
  * batch_items_pkey. Two statements, only where the key is known.
  */
 import type { Fault } from '../domain/errors.ts';
 import type { KeySource, Verdict } from '../domain/job.ts';
-import type { BatchVerdict } from '../domain/submission.ts';
+import type { BatchVerdict, ItemVerdict, RequestKey } from '../domain/submission.ts';
 import type { Database } from './database.ts';
 import type { StoredState } from './job-state.ts';
 
-export interface Replay {
-  /** Hex SHA-256 of the request that came first. */
-  readonly requestFingerprint: string;
+export type Replay =
   /** Verdicts and job states as they were given then. */
-  readonly batch: BatchVerdict;
-}
+  | { readonly kind: 'same'; readonly batch: BatchVerdict }
+  /** Another request came under the key first; how many items that had is its own affair. */
+  | { readonly kind: 'other'; readonly batchId: string };
 
 /** null: no batch of this tenant came under this key (or it is no longer kept). */
-export async function readReplay(database: Database, tenant: string, requestKey: string): Promise<Replay | null> {
+export async function readReplay(database: Database, tenant: string, requestKey: RequestKey): Promise<Replay | null> {
   const [batch] = await database.query<{
     id: string;
     fingerprint: string;
@@ -25,10 +24,30 @@ export async function readReplay(database: Database, tenant: string, requestKey:
   }>(
     `select b.id, encode(b.request_fingerprint, 'hex') as fingerprint, b.correlation_id, b.created_at
        from sluice.batches b where b.tenant = $1 and b.request_key = $2`,
-    [tenant, requestKey],
+    [tenant, requestKey.key],
     'read-replay',
   );
   if (batch === undefined) return null;
+  if (batch.fingerprint !== requestKey.fingerprint) return { kind: 'other', batchId: batch.id };
+  const items = await readVerdicts(database, batch.id, { from: 0, most: null });
+  return {
+    kind: 'same',
+    batch: { batchId: batch.id, createdAt: batch.created_at, correlationId: batch.correlation_id, items },
+  };
+}
+
+/** As it was given first. */
+export interface StoredVerdict extends ItemVerdict {
+  /** Hex SHA-256 of the line that brought the item; null: it came in a JSON batch. */
+  readonly line: string | null;
+}
+
+/** Verdicts of a batch in their order, from the index `from` on; `most` null: all of them. */
+export async function readVerdicts(
+  database: Database,
+  batchId: string,
+  { from, most }: { readonly from: number; readonly most: number | null },
+): Promise<StoredVerdict[]> {
   const items = await database.query<{
     index: number;
     idempotency_key: string | null;
@@ -37,27 +56,21 @@ export async function readReplay(database: Database, tenant: string, requestKey:
     job_id: string | null;
     job_state: StoredState;
     errors: string | null;
+    line: string | null;
   }>(
-    `select i.index, i.idempotency_key, i.key_source, i.verdict, i.job_id, i.job_state, i.errors
-       from sluice.batch_items i where i.batch_id = $1 order by i.index`,
-    [batch.id],
-    'read-replay-items',
+    `select i.index, i.idempotency_key, i.key_source, i.verdict, i.job_id, i.job_state, i.errors, encode(i.line, 'hex') as line
+       from sluice.batch_items i where i.batch_id = $1 and i.index >= $2 order by i.index limit $3`,
+    [batchId, from, most],
+    'read-verdicts',
   );
-  return {
-    requestFingerprint: batch.fingerprint,
-    batch: {
-      batchId: batch.id,
-      createdAt: batch.created_at,
-      correlationId: batch.correlation_id,
-      items: items.map((item) => ({
-        index: item.index,
-        key: item.idempotency_key,
-        keySource: item.key_source,
-        verdict: item.verdict,
-        jobId: item.job_id,
-        jobState: item.job_state,
-        faults: item.errors === null ? [] : (JSON.parse(item.errors) as Fault[]),
-      })),
-    },
-  };
+  return items.map((item) => ({
+    index: item.index,
+    key: item.idempotency_key,
+    keySource: item.key_source,
+    verdict: item.verdict,
+    jobId: item.job_id,
+    jobState: item.job_state,
+    faults: item.errors === null ? [] : (JSON.parse(item.errors) as Fault[]),
+    line: item.line,
+  }));
 }

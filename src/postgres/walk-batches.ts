@@ -40,7 +40,7 @@ export interface Portion {
 const mostBatches = 200;
 const allItems = 2_147_483_647;
 
-/** The next portion of batches that were created more than `days` ago; null: there is none. */
+/** The next portion of batches that were created more than `days` ago and grow no more; null: there is none. */
 export async function nextPortion(
   client: TransactionClient,
   place: Place,
@@ -51,6 +51,7 @@ export async function nextPortion(
       where (b.created_at, b.id) > ($1::timestamptz, $2::uuid)
         and b.created_at < clock_timestamp() - make_interval(secs => $3::float8)
         ${withKeysOnly ? 'and not b.keys_gone' : ''}
+        and not exists (select 1 from sluice.batch_streams s where s.batch_id = b.id)
       order by b.created_at, b.id limit $4`,
     [place.createdAt, place.id, days * 86_400, mostBatches],
     withKeysOnly ? 'walk-batches-with-keys' : 'walk-batches',

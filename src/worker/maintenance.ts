@@ -6,6 +6,7 @@
 import type { Definitions } from '../domain/definitions.ts';
 import { decideReconciliation } from '../domain/reconcile.ts';
 import { asksFirst, decideSettlement } from '../domain/settle.ts';
+import { closeSilentStreams } from '../postgres/batch-streams.ts';
 import type { Database } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
@@ -26,6 +27,8 @@ const mostSwept = 1_000;
 /** A lane that comes back within this time is not made anew each time. */
 const idleLaneSeconds = 600;
 const oldCooldownSeconds = 86_400;
+/** A stream that broke off can be resumed for so long. */
+const silentStreamSeconds = 86_400;
 
 export interface MaintenanceOptions {
   readonly database: Database;
@@ -46,6 +49,8 @@ export interface SweepCounts {
   readonly lanes: number;
   readonly windows: number;
   readonly cooldowns: number;
+  /** Batches whose stream was not resumed in time; they are taken as they are. */
+  readonly streams: number;
 }
 
 /** One bounded sweep of what idleness left behind; `cursor` remembers where the next one goes on. */
@@ -54,6 +59,7 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
     lanes: await sweepLanes(database, cursor, { idleSeconds: idleLaneSeconds, most: mostSwept }),
     windows: await sweepWindows(database, cursor, { most: mostSwept }),
     cooldowns: await sweepCooldowns(database, { idleSeconds: oldCooldownSeconds, most: mostSwept }),
+    streams: await closeSilentStreams(database, { silentSeconds: silentStreamSeconds, most: mostSwept }),
   };
 }
 

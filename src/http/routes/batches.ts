@@ -3,6 +3,7 @@
  * items are checked one by one by `read-submission.ts`, so the schema here is for the OpenAPI document.
  */
 import { isUtf8 } from 'node:buffer';
+import type { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
@@ -17,6 +18,8 @@ import { type SubmitDependencies, submitBatch } from '../../application/submit-b
 import { ProblemError } from '../../domain/errors.ts';
 import { keyFault, keyFromHeader, needsRetry } from '../../domain/idempotency.ts';
 import type { BatchVerdict, ItemVerdict } from '../../domain/submission.ts';
+import { type AnswerStreamDependencies, answerStream, ndjson, type StreamAnswer } from '../ndjson/answer-stream.ts';
+import { refuseStreamParameters, streamParameters } from '../ndjson/stream-parameters.ts';
 import { readSubmission } from '../read-submission.ts';
 import { validatorButForBody } from '../request-validation.ts';
 import {
@@ -33,17 +36,28 @@ const path = '/v1/batches';
 const tags = ['batches'];
 const batchParameter = z.object({ batch_id: z.string() });
 
-export function batchRoutes(app: FastifyInstance, deps: SubmitDependencies & BatchDependencies): void {
+type BatchRouteDependencies = SubmitDependencies & BatchDependencies & AnswerStreamDependencies;
+
+export function batchRoutes(app: FastifyInstance, deps: BatchRouteDependencies): void {
   // A scope of its own, for the parser of its body.
   app.register(async (scope) => addSubmission(scope, deps));
   addReads(app, deps);
 }
 
-function addSubmission(app: FastifyInstance, deps: SubmitDependencies): void {
+function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void {
   app.removeContentTypeParser('application/json');
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, async (_request: unknown, body: Buffer) => {
     if (!isUtf8(body)) throw new ProblemError('malformed_json', 'the body is not UTF-8');
     return body.toString('utf8');
+  });
+  app.addContentTypeParser(ndjson, (_request: unknown, body: unknown, done: (error: null, body: unknown) => void) =>
+    done(null, body),
+  );
+  const closing = new AbortController();
+  app.addHook('preClose', async () => {
+    closing.abort(
+      new ProblemError('shutting_down', 'this process is shutting down; send the stream again to resume it'),
+    );
   });
 
   app.withTypeProvider<ZodTypeProvider>().post(
@@ -64,11 +78,20 @@ function addSubmission(app: FastifyInstance, deps: SubmitDependencies): void {
               'Of the request as a whole, bare or quoted. The same key and body gives the first answer again, with `replayed: true`; another body is a 422',
             ),
         }),
+        querystring: z.strictObject(streamParameters),
         body: batchSchema,
         response: { 202: batchAnswerSchema.describe('Taken, whatever the verdicts. `Location` names the batch') },
       },
     },
     async (request, reply) => {
+      const { query } = request;
+      if (request.mediaType === ndjson) {
+        const key = requestKey(request.headers['idempotency-key']);
+        const body = (request.body ?? undefined) as unknown as Readable | undefined;
+        const shown = { showVerdict, showSummary: showProgress } satisfies Partial<StreamAnswer>;
+        return answerStream(deps, request, reply, { key, query, body, closing: closing.signal, ...shown });
+      }
+      refuseStreamParameters(query);
       const { submission, fingerprint } = readSubmission((request.body as unknown as string | undefined) ?? '');
       const key = requestKey(request.headers['idempotency-key']);
       const { batch, replayed } = await submitBatch(

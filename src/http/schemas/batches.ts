@@ -179,10 +179,22 @@ export type BatchAnswer = z.output<typeof batchAnswerSchema>;
 const count = z.number().int().min(0);
 
 const batchStatus = z
-  .enum(['processing', 'completed', 'cancelled'])
+  .enum(['incomplete', 'processing', 'completed', 'cancelled'])
   .describe(
-    '`completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on',
+    '`incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on',
   );
+
+/** A batch in a list. */
+export const batchSummarySchema = z
+  .object({
+    batch_id: z.uuid(),
+    status: batchStatus,
+    created_at: instant,
+    cancelled_at: instant.nullable().describe('When it was called off'),
+    correlation_id: z.string().nullable(),
+    counts: countsSchema,
+  })
+  .meta({ id: 'BatchSummary', description: 'A batch, without what its jobs do' });
 
 export const batchProgressSchema = z
   .object({

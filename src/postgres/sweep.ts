@@ -5,6 +5,7 @@
  * Whoever needs a swept row makes it anew: intake its lanes, the claim its windows.
  */
 import type { Database } from './database.ts';
+import { inTransaction } from './transaction.ts';
 
 /** Where a walk over the tables stands; begins empty, and goes round. */
 export interface SweepCursor {
@@ -28,19 +29,25 @@ export async function sweepLanes(
   );
   cursor.laneId = looked.length < most ? 0 : looked.at(-1)!.id;
   if (looked.length === 0) return 0;
-  const swept = await database.query(
-    `delete from sluice.lanes l where l.id in (
-       select o.id from sluice.lanes o
+  const noJobs = ['ready_jobs', 'parked_jobs', 'running_jobs']
+    .map((table) => `not exists (select 1 from sluice.${table} j where j.lane_id = o.id)`)
+    .join(' and ');
+  return inTransaction(database, async (client) => {
+    const idle = await client.query<{ id: number }>(
+      `select o.id from sluice.lanes o
         where o.id = any ($1::bigint[]) and o.closed_by = 'empty'
-          and o.emptied_at < clock_timestamp() - make_interval(secs => $2::float8)
-          and not exists (select 1 from sluice.ready_jobs r where r.lane_id = o.id)
-          and not exists (select 1 from sluice.parked_jobs p where p.lane_id = o.id)
-          and not exists (select 1 from sluice.running_jobs j where j.lane_id = o.id)
-        order by o.id for update skip locked)
-     returning l.id`,
-    [looked.map((row) => row.id), idleSeconds],
-  );
-  return swept.length;
+          and o.emptied_at < clock_timestamp() - make_interval(secs => $2::float8) and ${noJobs}
+        order by o.id for update skip locked`,
+      [looked.map((row) => row.id), idleSeconds],
+    );
+    // Looked at again, by a statement that begins under the lock: an intake that put in jobs for later has come and gone
+    // without a change of the lane's row.
+    const swept = await client.query(
+      `delete from sluice.lanes o where o.id = any ($1::bigint[]) and ${noJobs} returning o.id`,
+      [idle.map((row) => row.id)],
+    );
+    return swept.length;
+  });
 }
 
 /** Windows of partition keys and of deleted limits in which nothing counts; then the deleted limits without windows. */

@@ -1,9 +1,15 @@
 /** Sweeping takes what is idle and empty, and nothing else. */
 import t from 'tap';
 import { deleteDefinition } from '../../src/application/manage-definitions.ts';
+import { claimJobs } from '../../src/postgres/claim-jobs.ts';
+import { openDatabase } from '../../src/postgres/database.ts';
+import { settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { newSweepCursor, sweepCooldowns, sweepLanes, sweepWindows } from '../../src/postgres/sweep.ts';
-import { throttledFor, useClaims } from '../support/claims.ts';
+import { createLogger } from '../../src/system/logger.ts';
+import { newWorker, settleRow, throttledFor, useClaims } from '../support/claims.ts';
 import { definitionDependencies } from '../support/definitions.ts';
+import { eventually } from '../support/eventually.ts';
+import { useIntake } from '../support/intake.ts';
 
 t.test('idle lanes and empty windows of partition keys go; what has jobs, counts or is paused stays', async (t) => {
   const store = await useClaims(t, { max: 1 });
@@ -75,4 +81,39 @@ t.test('a deleted limit goes once its windows are empty, an old cooldown once no
   t.equal(await sweepCooldowns(database, { idleSeconds: 3600, most: 10 }), 0);
   await database.query(`update sluice.cooldowns set until = clock_timestamp() - interval '2 hours'`);
   t.equal(await sweepCooldowns(database, { idleSeconds: 3600, most: 10 }), 1);
+});
+
+t.test('a lane that gets a job for later while a sweep looks at it stays', async (t) => {
+  const { database, connectionString, ...intake } = await useIntake(t);
+  await intake.putUpstream('api');
+  await intake.submit([{ idempotency_key: 'first' }]);
+  const worker = await newWorker(database);
+  const { jobs } = await claimJobs(database, worker, 1);
+  await settleJobs(
+    database,
+    worker,
+    jobs.map((job) => settleRow(job)),
+  );
+  await claimJobs(database, worker, 1);
+  await database.query(`update sluice.lanes set emptied_at = clock_timestamp() - interval '1 hour'`);
+
+  // A clock that stops the sweep's statement after it has begun, until a lock is free.
+  await database.query(`create schema stopping`);
+  await database.query(`create function stopping.clock_timestamp() returns timestamptz language plpgsql as
+    'begin perform pg_advisory_xact_lock_shared(77); return pg_catalog.clock_timestamp(); end'`);
+  const sweeper = openDatabase({ connectionString, max: 1, logger: createLogger('silent') });
+  t.teardown(() => sweeper.close());
+  await sweeper.query(`select set_config('search_path', 'stopping, pg_catalog', false)`);
+  const holder = openDatabase({ connectionString, max: 1, logger: createLogger('silent') });
+  t.teardown(() => holder.close());
+  await holder.query('select pg_advisory_lock(77)');
+  const sweep = sweepLanes(sweeper, newSweepCursor(), { idleSeconds: 60, most: 100 });
+  await eventually('the sweep has begun', async () => {
+    const [waiting] = await database.query(`select 1 from pg_locks where locktype = 'advisory' and not granted`);
+    return waiting !== undefined;
+  });
+  await intake.submit([{ idempotency_key: 'later', run_at: '2999-01-01T00:00:00Z' }]);
+  await holder.query('select pg_advisory_unlock(77)');
+  t.equal(await sweep, 0);
+  t.equal(await intake.count('lanes'), 1, 'a job without its lane would never be found');
 });

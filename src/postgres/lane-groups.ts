@@ -2,7 +2,7 @@
  * Lane groups (a queue at an upstream) carry what the claim needs of the definitions: ordering, covering limits, pauses.
  * Invariant: in every committed state they say what the tables `upstreams`, `queues` and `rate_limits` say. So a group is
  * made under the shared form of the definitions' lock, and all are worked out again under its exclusive form.
- * Lock order: advisory 7305001, lane_groups by id, lanes by id.
+ * Lock order: advisory 7305001, lane_groups by id, running_jobs (skipping locked ones), lanes by id.
  */
 import type { TransactionClient } from './transaction.ts';
 
@@ -34,7 +34,8 @@ export interface LaneGroupKey {
 
 /**
  * Works out all groups again. Those that come out different, and those under a touched limit, are opened (unless paused)
- * together with their lanes, so that the next claim judges them by the new definitions; empty lanes stay closed.
+ * together with their lanes, so that the next claim judges them by the new definitions; empty lanes stay closed. What runs
+ * in them is counted from now on where an order or a limit wants it.
  * The caller holds the definitions' lock alone.
  * @param touchedLimits limits whose own values changed: what they have closed may be open now
  */
@@ -57,6 +58,15 @@ export async function refreshLaneGroups(client: TransactionClient, touchedLimits
     [touchedLimits],
   );
   if (changed.length === 0) return;
+  const ids = changed.map((row) => row.id);
+  // What runs since before it had to be counted is in flight all the same. A row that is locked is about to go.
+  await client.query(
+    `update sluice.running_jobs r set counted = true
+      where r.job_id in (select o.job_id from sluice.lane_groups g join sluice.running_jobs o on o.group_id = g.id
+                          where g.id = any ($1::int[]) and (g.counted or g.fifo) and not o.counted
+                            for no key update of o skip locked)`,
+    [ids],
+  );
   await client.query(
     `with closed as materialized (
        select l.id from sluice.lanes l
@@ -64,7 +74,7 @@ export async function refreshLaneGroups(client: TransactionClient, touchedLimits
         order by l.id for no key update)
      update sluice.lanes l set next_at = clock_timestamp(), closed_by = null, closed_name = null
        from closed where l.id = closed.id`,
-    [changed.map((row) => row.id)],
+    [ids],
   );
 }
 

@@ -3,6 +3,7 @@ import { deleteDefinition, putDefinition, setPaused } from '../../src/applicatio
 import type { Database } from '../../src/postgres/database.ts';
 import { definitionsLock, ensureLaneGroups, type LaneGroupKey } from '../../src/postgres/lane-groups.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
+import { useClaims } from '../support/claims.ts';
 import { createTestDatabase } from '../support/database.ts';
 import { definitionDependencies } from '../support/definitions.ts';
 import { createLane } from '../support/job-rows.ts';
@@ -217,4 +218,29 @@ t.test('many intakes that make the same groups in different orders all get the s
     Array.from({ length: 8 }, (_, i) => ensure(database, i % 2 === 0 ? keys : keys.toReversed())),
   );
   for (const [i, ids] of results.entries()) t.same(i % 2 === 0 ? ids : ids.toReversed(), results[0]);
+});
+
+t.test('what runs already counts under a max_in_flight or an order that comes later', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putQueue('line', {});
+  await store.addJobs({ count: 10 });
+  await store.addJobs({ count: 10, queue: 'line' });
+  const { jobs: running } = await store.claim(4);
+  const before = (queue: string) => running.filter((job) => job.queue === queue);
+  t.equal(before('default').length, 2);
+  await store.putQueue('line', { ordering: 'fifo' });
+  await store.putLimit('few', { limit: null, max_in_flight: 3, queues: ['default'] });
+  t.same(
+    (await store.claimAll(10)).map((job) => job.queue),
+    ['default'],
+    'room for one more, and not in the line',
+  );
+  await store.settle(before('line').slice(1));
+  t.same(await store.claimAll(10), [], 'one of the line still runs');
+  await store.settle(before('line').slice(0, 1));
+  t.same(
+    (await store.claimAll(10)).map((job) => job.queue),
+    ['line'],
+  );
 });

@@ -32,6 +32,17 @@ async function timesOf(pid: number, waitedFor: boolean): Promise<ProcessTimes | 
   return { parent: Number(fields[1]), seconds: counted / ticksPerSecond };
 }
 
+/** Seconds that all processors together have been busy since the machine started. */
+export async function machineSeconds(): Promise<number> {
+  const text = await readFile('/proc/stat', 'utf8').catch(() => '');
+  const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = text
+    .split('\n')[0]!
+    .split(/\s+/)
+    .slice(1)
+    .map(Number);
+  return (user + nice + system + irq + softirq) / ticksPerSecond;
+}
+
 /** The parent of a process; 0 where there is no /proc. */
 export async function parentOf(pid: number): Promise<number> {
   return (await timesOf(pid, false))?.parent ?? 0;

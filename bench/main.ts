@@ -87,6 +87,7 @@ function showDrain({ slots, jobs, free, windowed }: DrainFigures, floors: FloorF
       `CPU ms per 1,000 jobs: ${name}`,
       ...both((figures) => figures.cpuMsPer1000[name]),
     ]),
+    ['processors busy with something else', ...both((figures) => figures.elsewhere)],
   ]);
 }
 

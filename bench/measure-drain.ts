@@ -7,7 +7,7 @@
 import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 import { batches } from './calls-to-make.ts';
-import { cpuSeconds, parentOf } from './cpu-time.ts';
+import { cpuSeconds, machineSeconds, parentOf } from './cpu-time.ts';
 import { type Spread, spread } from './figures.ts';
 import { declareRateLimit, declareUpstream, setPaused, submitAll } from './service-client.ts';
 import type { BenchDatabase, Stage } from './stage.ts';
@@ -29,6 +29,8 @@ export interface DrainOfOneUpstream {
   readonly jobsPerSettle: Spread;
   /** Processor milliseconds per 1,000 jobs. */
   readonly cpuMsPer1000: Readonly<Record<'service' | 'postgres' | 'upstream', Spread>>;
+  /** Processors that were busy with something else meanwhile: where it is not near 0, the rate is the machine's. */
+  readonly elsewhere: Spread;
 }
 
 interface Run {
@@ -39,6 +41,7 @@ interface Run {
   readonly service: number;
   readonly postgres: number;
   readonly upstream: number;
+  readonly elsewhere: number;
 }
 
 export interface DrainOptions {
@@ -85,6 +88,7 @@ function sum(runs: readonly Run[]): DrainOfOneUpstream {
       postgres: column((run) => run.postgres),
       upstream: column((run) => run.upstream),
     },
+    elsewhere: column((run) => run.elsewhere),
   };
 }
 
@@ -121,15 +125,18 @@ async function drainOnce({ target, service, servicePid, upstream, name, label, c
     [before.at],
   );
   if (times!.calls !== count) throw new Error(`${label}: ${times!.calls} calls for ${count} jobs`);
-  const per1000 = (key: 'service' | 'postgres' | 'upstream') => ((after[key] - before[key]) * 1_000_000) / count;
+  const grown = (key: Exclude<keyof Counters, 'at'>) => after[key] - before[key];
+  const ours = grown('service') + grown('postgres') + grown('upstream') + grown('bench');
+  const per1000 = (key: 'service' | 'postgres' | 'upstream') => (grown(key) * 1_000_000) / count;
   return {
     rate: count / times!.seconds,
-    walBytesPerJob: (after.wal - before.wal) / count,
+    walBytesPerJob: grown('wal') / count,
     jobsPerClaim: count / times!.claims,
     jobsPerSettle: count / times!.settles,
     service: per1000('service'),
     postgres: per1000('postgres'),
     upstream: per1000('upstream'),
+    elsewhere: Math.max(0, ((grown('machine') - ours) * 1000) / grown('monotonicMs')),
   };
 }
 
@@ -148,6 +155,9 @@ interface Counters {
   readonly service: number;
   readonly postgres: number;
   readonly upstream: number;
+  readonly bench: number;
+  readonly machine: number;
+  readonly monotonicMs: number;
 }
 
 async function readCounters({ database }: BenchDatabase, service: number, upstream: number): Promise<Counters> {
@@ -160,5 +170,8 @@ async function readCounters({ database }: BenchDatabase, service: number, upstre
     service: await cpuSeconds(service),
     postgres: await cpuSeconds(await parentOf(row!.pid), { withChildren: true }),
     upstream: await cpuSeconds(upstream),
+    bench: await cpuSeconds(process.pid),
+    machine: await machineSeconds(),
+    monotonicMs: clock.monotonicMs(),
   };
 }

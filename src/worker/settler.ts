@@ -29,6 +29,7 @@ export class Settler {
   #waiting: SettleRow[] = [];
   #writing: readonly SettleRow[] = [];
   #stopped = false;
+  #givenUp = false;
   #loop: Promise<void> | undefined;
 
   constructor(options: SettlerOptions) {
@@ -58,6 +59,7 @@ export class Settler {
   /** Ends once everything is written, or `signal` aborts: then what is left is given up (its lease will run out). */
   async drain(signal: AbortSignal): Promise<void> {
     const giveUp = () => {
+      this.#givenUp = true;
       this.#waiting = [];
       this.#wake.set();
     };
@@ -91,6 +93,8 @@ export class Settler {
           { err, unwritten: this.#waiting.length },
           'outcomes could not be written; they are kept',
         );
+        // It was under way when the rest was given up, and would be tried for ever.
+        if (this.#givenUp) return;
         // A row that the store refuses must not hold up the others for ever: it goes behind them.
         if (!away && this.#writing.length === 1) this.#waiting.push(this.#waiting.shift()!);
         this.#writing = [];

@@ -20,6 +20,8 @@ const databaseName = 'postgres';
 /** The server writes warnings and errors only; past this size its log starts anew with the next start. */
 const maxLogBytes = 10 * 1024 * 1024;
 const pollMs = 25;
+/** Between two starts, where the first met something that passes. */
+const retryMs = 200;
 /** Crash recovery of a busy database takes its time; past this something else is wrong. */
 const startTimeoutMs = 300_000;
 /** A pid file that is empty for longer is no start of somebody else's, but what a power cut left. */
@@ -47,15 +49,15 @@ export interface RunningServer {
 
 /**
  * Gives the server of this folder, ready for connections: the one that runs, or a new one on a free port (on `port`, if that
- * is given). Throws with the last lines of the server's log where it does not start.
+ * is given). Throws with the last lines of the server's log where it does not start, and when `signal` aborts.
  */
-export async function startServer(place: ServerPlace, port?: number): Promise<RunningServer> {
+export async function startServer(place: ServerPlace, port?: number, signal?: AbortSignal): Promise<RunningServer> {
   const { folder, clock } = place;
   const password = await readPassword(folder);
   const end = clock.monotonicMs() + startTimeoutMs;
   let reason = 'it is busy';
   let emptySinceMs: number | undefined;
-  while (clock.monotonicMs() < end) {
+  while (clock.monotonicMs() < end && !signal?.aborted) {
     const running = await readPostmaster(folder);
     if (running !== undefined) {
       const connectionString = addressOf(running.port, password);
@@ -73,7 +75,7 @@ export async function startServer(place: ServerPlace, port?: number): Promise<Ru
     const started = await spawnServer(place, port ?? (await freePort()), password, end);
     if (typeof started === 'object') return started;
     reason = started;
-    await clock.sleep(pollMs);
+    await clock.sleep(retryMs, signal);
   }
   throw new EmbeddedError(`PostgreSQL in ${folder} did not become ready: ${reason}`);
 }
@@ -108,18 +110,15 @@ async function spawnServer(
     ['-D', join(folder, 'data'), ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])],
     { ...spawnOptions(account), stdio: ['ignore', log.fd, log.fd], detached: true },
   );
-  child.unref();
-  await log.close();
+  // Before anything is waited for: a server that does not like its settings is gone in milliseconds.
   const end = exitOf(child);
   let exited = false;
-  end.then(
-    () => {
-      exited = true;
-    },
-    () => {
-      exited = true;
-    },
-  );
+  const onExit = () => {
+    exited = true;
+  };
+  end.then(onExit, onExit);
+  child.unref();
+  await log.close();
   const connectionString = addressOf(port, password);
   while (!exited && clock.monotonicMs() < endMs) {
     if (child.pid !== undefined && (await accepts(connectionString)) && !exited) {
@@ -195,7 +194,8 @@ async function openLog(folder: string, account: Account) {
 /** A port that is free now; the server tells, by not starting, when it no longer is. */
 function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
-    const probe = createServer();
+    // Somebody may try the port just now; the probe must not wait for them.
+    const probe = createServer((socket) => socket.destroy());
     probe.once('error', reject);
     probe.listen(0, '127.0.0.1', () => {
       const address = probe.address();

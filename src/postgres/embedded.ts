@@ -22,6 +22,7 @@ const ownerLock = 7305002;
 /** An owner that was killed a moment ago may still seem to hold the lock. */
 const lockTries = 10;
 const lockPauseMs = 100;
+const lockTimeoutMs = 5_000;
 /** Between attempts to bring back a server that went away under us. */
 const recoveryPauseMs = 1_000;
 
@@ -117,9 +118,9 @@ interface Owned {
 }
 
 /** A server that is ours. `port`: where it must listen if it has to be started, since others know the address. */
-async function own(place: ServerPlace, home: string, port?: number): Promise<Owned> {
+async function own(place: ServerPlace, home: string, port?: number, signal?: AbortSignal): Promise<Owned> {
   for (let tries = 1; ; tries++) {
-    const server = await startServer(place, port);
+    const server = await startServer(place, port, signal);
     const lock = await tryLock(server);
     if (lock !== undefined) return { server, lock };
     if (tries >= lockTries) throw new EmbeddedInUseError(home, await readAddress(home));
@@ -129,7 +130,12 @@ async function own(place: ServerPlace, home: string, port?: number): Promise<Own
 
 /** The connection that now holds the lock; undefined where somebody else does, or the server is just going away. */
 async function tryLock(server: RunningServer): Promise<pg.Client | undefined> {
-  const client = new pg.Client({ connectionString: server.connectionString, application_name: 'sluice owner' });
+  const client = new pg.Client({
+    connectionString: server.connectionString,
+    application_name: 'sluice owner',
+    connectionTimeoutMillis: lockTimeoutMs,
+    query_timeout: lockTimeoutMs,
+  });
   client.on('error', () => undefined);
   try {
     await client.connect();
@@ -203,7 +209,7 @@ class OwnedServer implements EmbeddedPostgres {
     this.#logger.error('the embedded PostgreSQL went away; bringing it back');
     while (!this.#stopping.signal.aborted) {
       try {
-        this.#hold(await own(this.#place, this.#home, port));
+        this.#hold(await own(this.#place, this.#home, port, this.#stopping.signal));
         this.#logger.info({ port }, 'the embedded PostgreSQL is back');
         return;
       } catch (err) {

@@ -11,7 +11,8 @@ import { eventually } from '../support/eventually.ts';
 import { startService } from '../support/service.ts';
 import { startTcpProxy } from '../support/tcp-proxy.ts';
 
-t.setTimeout(120_000);
+// Many processes one after the other: slow on a machine that does other things too.
+t.setTimeout(300_000);
 
 interface Ended {
   readonly code: number | null;

@@ -157,10 +157,13 @@ async function playToTheDeath(t: Test, point: FaultPoint, stage: Stage): Promise
     victim = await stage.start(t, full, { SLUICE_ROLES: 'api' });
     await t.rejects(victim.client.submit(point, itemsOf(point)), 'its client never gets an answer');
   } else if (kind === 'reaper') {
-    const first = await stage.start(t, 'send.after=pass*3,kill');
+    // It takes what is left of the work, and then, when the lease of the first one is over, its jobs.
+    const [first, second] = await Promise.all([stage.start(t, 'send.after=pass*3,kill'), stage.start(t, full)]);
+    second.kill('SIGSTOP');
     await submit(stage, point);
     await first.exited;
-    victim = await stage.start(t, full);
+    second.kill('SIGCONT');
+    victim = second;
   } else {
     victim = await stage.start(t, full);
     await submit(stage, point);

@@ -4,6 +4,7 @@
  */
 import { cancelJobsFunctions } from './cancel-jobs.ts';
 import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
@@ -16,4 +17,5 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   cancelJobsFunctions,
   settleJobsFunction,
   putReceiptFunction,
+  batchActivityFunction,
 ];

@@ -1,17 +1,41 @@
-/** What a person does with a batch as a whole. */
+/** Batches as a whole: a list of them, and what a person does with one. */
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import type { BatchDependencies } from '../../application/batches.ts';
 import { cancelBatch } from '../../application/cancel.ts';
 import { closeBatch } from '../../application/close-batch.ts';
-import { batchProgressSchema } from '../schemas/batches.ts';
+import { type BatchSummary, listBatches } from '../../application/lists.ts';
+import { batchProgressSchema, batchSummarySchema } from '../schemas/batches.ts';
+import { decodeCursor, encodeCursor, listOf, listParameters, shortPages } from '../schemas/lists.ts';
 import { showProgress } from './batches.ts';
 
 const tags = ['batches'];
 
 export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependencies): void {
-  app.withTypeProvider<ZodTypeProvider>().post(
+  const typed = app.withTypeProvider<ZodTypeProvider>();
+
+  typed.get(
+    '/v1/batches',
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'List batches',
+        description: `Newest first. ${shortPages}`,
+        tags,
+        querystring: z.strictObject(listParameters),
+        response: { 200: listOf(batchSummarySchema).describe('A page of batches') },
+      },
+    },
+    async (request) => {
+      const { cursor, limit } = request.query;
+      const before = decodeCursor(z.uuid(), cursor) ?? null;
+      const { items, next } = await listBatches(deps, request.principal.tenant, { before, limit });
+      return { items: items.map(showSummary), next_cursor: next === null ? null : encodeCursor(next) };
+    },
+  );
+
+  typed.post(
     '/v1/batches/:batch_id/cancel',
     {
       config: { scope: 'submit' },
@@ -42,4 +66,15 @@ export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependenci
     },
     async (request) => showProgress(await closeBatch(deps, request.principal.tenant, request.params.batch_id)),
   );
+}
+
+function showSummary(batch: BatchSummary): z.output<typeof batchSummarySchema> {
+  return {
+    batch_id: batch.batchId,
+    status: batch.status,
+    created_at: batch.createdAt.toISOString(),
+    cancelled_at: batch.cancelledAt?.toISOString() ?? null,
+    correlation_id: batch.correlationId,
+    counts: batch.counts,
+  };
 }

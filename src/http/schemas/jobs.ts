@@ -85,6 +85,30 @@ export const jobSchema = z
   })
   .meta({ id: 'Job', description: 'The call behind an accepted item' });
 
+/** A job in a list: without its headers, its body, its calls, and the text of the answer. */
+export const jobSummarySchema = jobSchema
+  .omit({ headers: true, body: true, body_text: true, attempts: true, reconciliations: true })
+  .extend({
+    response: z
+      .object({ status: z.number().int(), truncated: z.boolean(), sha256: z.string().nullable() })
+      .nullable()
+      .describe('The answer that ended it; its excerpt is with the job'),
+  })
+  .meta({ id: 'JobSummary', description: 'A job, without what can be large' });
+
+/** What a list of jobs can be narrowed to. */
+export const jobFilters = {
+  state: jobState.optional().describe('Only jobs in this state'),
+  queue: z.string().optional().describe('Only jobs of this queue'),
+  upstream: z.string().optional().describe('Only jobs of this upstream'),
+  batch_id: z.uuid().optional().describe('Only jobs that this batch has brought'),
+  idempotency_key: z
+    .string()
+    .optional()
+    .describe('Only jobs with this key: one, or more where a key was forgotten in between'),
+  correlation_id: z.string().optional().describe('Only jobs of batches with this correlation id'),
+};
+
 /** What `/retry` takes; nothing at all is fine. */
 export const retryRequestSchema = z
   .strictObject({

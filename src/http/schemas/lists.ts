@@ -20,6 +20,10 @@ export const listParameters = {
   limit: integerParameter(1, 1000).default(100).describe('Most items of a page'),
 };
 
+/** For lists whose filters may look through much to find little. */
+export const shortPages =
+  'What one page costs is bounded: where a filter is narrow and jobs are many, a page may have fewer items than `limit`, even none, while `next_cursor` says that there is more.';
+
 export function listOf<T extends z.ZodType>(item: T) {
   return z.object({
     items: z.array(item),

@@ -2,7 +2,7 @@
  * POST /v1/batches as a stream over a real socket, by a client that decides itself when it writes, when it reads, and when
  * it is cut off.
  */
-import { type ClientRequest, type IncomingMessage, request } from 'node:http';
+import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import type { Test } from 'tap';
 import type { BatchStatus, VerdictItem } from './client.ts';
 import type { Intake } from './intake.ts';
@@ -33,7 +33,8 @@ export class StreamClient {
   constructor(url: string, { key, query = '?upstream=api&path=/charges', headers = {} }: StreamOptions = {}) {
     this.request = request(`${url}/v1/batches${query}`, {
       method: 'POST',
-      agent: false,
+      // As most clients do it: the connection is kept, though it is used only once.
+      agent: new Agent({ keepAlive: true }),
       headers: {
         'content-type': 'application/x-ndjson',
         ...(key === undefined ? {} : { 'idempotency-key': key }),

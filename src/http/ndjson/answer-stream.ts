@@ -63,7 +63,7 @@ export async function answerStream(
       answer.closing.removeEventListener('abort', close);
     }
     // Whoever still sends on a connection that ends with this answer would have it reset, and never see the last line.
-    if (!reply.raw.shouldKeepAlive) await within(deps, answer.body);
+    if (!reply.raw.shouldKeepAlive) await endOf(deps, answer.body);
   };
   const showEvent = (event: StreamEvent): string => {
     if (event.kind === 'verdicts') {
@@ -105,9 +105,10 @@ async function* readLines(
   yield Array.from(splitter.end(), (raw) => readLine(raw, index++, context));
 }
 
-const longestWaitMs = 10_000;
+/** Bounds how long an answer that is complete stays open. */
+const longestWaitMs = 2_000;
 
-async function within({ clock }: StreamDependencies, body: Readable | undefined): Promise<void> {
+async function endOf({ clock }: StreamDependencies, body: Readable | undefined): Promise<void> {
   if (body === undefined) return;
   const done = new AbortController();
   const end = () => done.abort();

@@ -7,6 +7,7 @@ import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifySchema } from 'fastify';
 import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-provider-zod';
+import type { z } from 'zod';
 import { problemMediaType, problemSchema } from './problem-details.ts';
 
 const description =
@@ -23,6 +24,18 @@ const tags = [
   { name: 'health', description: 'For load balancers and supervisors' },
 ];
 
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** What a route takes and answers (with the same status) under another media type than JSON, for the document. */
+    otherMedia?: {
+      readonly type: string;
+      readonly body: z.ZodType;
+      readonly status: number;
+      readonly answer: z.ZodType;
+    };
+  }
+}
+
 /** The reader needs no other site; styles are set inline by its script. */
 const docsPolicy =
   "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; base-uri 'self'; frame-ancestors 'none'; object-src 'none'";
@@ -37,11 +50,16 @@ export function addOpenApi(app: FastifyInstance): void {
       components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
       tags,
     },
-    transform: (document) =>
-      jsonSchemaTransform({
-        ...document,
-        schema: completeSchema(document.schema, document.route.config?.scope),
-      }),
+    transform: (document) => {
+      const { scope, otherMedia } = document.route.config ?? {};
+      const transformed = (schema: FastifySchema | undefined) =>
+        jsonSchemaTransform({ ...document, schema: schema ?? {} });
+      const { schema, url } = transformed(completeSchema(document.schema, scope));
+      if (otherMedia === undefined) return { schema, url };
+      const { type, body, status, answer } = otherMedia;
+      const { schema: other } = transformed({ body, response: { [status]: answer } });
+      return { schema: withMedia(schema as Shown, type, other as Shown, status), url };
+    },
     transformObject: (document) => withoutUnused(jsonSchemaTransformObject(document)),
   });
   app.register(swaggerUi, { routePrefix: '/docs', staticCSP: docsPolicy });
@@ -61,6 +79,27 @@ function completeSchema(schema: FastifySchema = {}, scope: string | undefined): 
         '5xx',
         'Not possible just now (503, with Retry-After where it helps), or a fault of the service',
       ),
+    },
+  };
+}
+
+interface Shown {
+  readonly body?: object;
+  readonly response: Readonly<Record<string, { readonly description?: string }>>;
+}
+
+/** The operation with a second form of its body and of its answer. */
+function withMedia(shown: Shown, type: string, other: Shown, status: number): FastifySchema {
+  const { description, ...json } = shown.response[status]!;
+  return {
+    ...shown,
+    body: { content: { 'application/json': { schema: shown.body }, [type]: { schema: other.body } } },
+    response: {
+      ...shown.response,
+      [status]: {
+        description,
+        content: { 'application/json': { schema: json }, [type]: { schema: other.response[status] } },
+      },
     },
   };
 }

@@ -29,6 +29,8 @@ import {
   batchProgressSchema,
   batchSchema,
   itemFilters,
+  streamAnswerSchema,
+  streamLineSchema,
 } from '../schemas/batches.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters } from '../schemas/lists.ts';
 
@@ -63,12 +65,15 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
   app.withTypeProvider<ZodTypeProvider>().post(
     path,
     {
-      config: { scope: 'submit' },
+      config: {
+        scope: 'submit',
+        otherMedia: { type: ndjson, body: streamLineSchema, status: 202, answer: streamAnswerSchema },
+      },
       validatorCompiler: validatorButForBody,
       schema: {
         summary: 'Submit a batch',
         description:
-          'Every item gets its own verdict, in input order; one bad item never sinks another. What is accepted is durable when this answers. All of the batch is stored, or none of it. At most 10,000 items and 16 MiB. Where the answer is lost, send the batch again: what was stored is then `duplicate`, or with an `Idempotency-Key` the first answer comes again.\n\nTwo items are the same request where the RFC 8785 forms of `{upstream, method, path, headers, body | body_text}` are equal, after `defaults`, with header names in lower case and members left out that the item has not (no headers and empty headers are equal); the SHA-256 of that form is the fingerprint. A member named `__proto__` is refused, except inside a `body`, which goes out as it is.',
+          'Every item gets its own verdict, in input order; one bad item never sinks another. What is accepted is durable when this answers. All of a JSON batch is stored, or none of it: at most 10,000 items and 16 MiB. Where the answer is lost, send the batch again: what was stored is then `duplicate`, or with an `Idempotency-Key` the first answer comes again.\n\nAs `application/x-ndjson` the batch is a stream of any length: one item a line, what all lines share in the query parameters. Lines are stored as they come, and each is answered by a line of its own as soon as it is durable; `Location` and `Sluice-Batch-Id` come at once. A client may read while it sends, or afterwards. A line that is no item, or longer than 1 MiB, is `rejected` and the stream goes on. A stream that broke off leaves the batch `incomplete`: sent again from its first line under the same `Idempotency-Key` it goes on where it stopped, and a line that is not the one stored ends it with `resume_mismatch`. One stream of a key at a time: a second one is a 409 `stream_in_progress`.\n\nTwo items are the same request where the RFC 8785 forms of `{upstream, method, path, headers, body | body_text}` are equal, after `defaults`, with header names in lower case and members left out that the item has not (no headers and empty headers are equal); the SHA-256 of that form is the fingerprint. A member named `__proto__` is refused, except inside a `body`, which goes out as it is.',
         tags,
         headers: z.looseObject({
           'idempotency-key': z

@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { definitionName } from '../../domain/definitions.ts';
 import { keyFault, maxKeyLength } from '../../domain/idempotency.ts';
 import { maxItems } from '../../domain/submission.ts';
-import { faultSchema } from '../problem-details.ts';
+import { faultSchema, problemSchema } from '../problem-details.ts';
 
 const int32Max = 2_147_483_647;
 const verdict = z.enum(['accepted', 'duplicate', 'conflict', 'rejected']);
@@ -142,6 +142,22 @@ const countsSchema = z
   })
   .describe('Items by verdict');
 
+const verdictSchema = z.object({
+  index: z.number().int().describe('Place in the batch, from 0'),
+  idempotency_key: z.string().nullable().describe('null: none, or not a legal one'),
+  key_source: keySource.optional(),
+  verdict: verdict.describe(
+    '`accepted`: durable, will run. `duplicate`: the key is known with the same request. `conflict`: the key is known with another request. `rejected`: see `errors`',
+  ),
+  job_id: z.uuid().optional().describe('Of the new job, or of the one that has the key'),
+  job_state: jobState.optional(),
+  needs_retry: z
+    .literal(true)
+    .optional()
+    .describe('The existing job ended as failed, cancelled or expired; it does not run again by itself'),
+  errors: z.array(faultSchema).optional(),
+});
+
 export const batchAnswerSchema = z
   .object({
     batch_id: z.uuid(),
@@ -152,25 +168,7 @@ export const batchAnswerSchema = z
       .boolean()
       .describe('The request was sent before under the same Idempotency-Key; this is the first answer again'),
     counts: countsSchema,
-    items: z
-      .array(
-        z.object({
-          index: z.number().int().describe('Place in the batch, from 0'),
-          idempotency_key: z.string().nullable().describe('null: none, or not a legal one'),
-          key_source: keySource.optional(),
-          verdict: verdict.describe(
-            '`accepted`: durable, will run. `duplicate`: the key is known with the same request. `conflict`: the key is known with another request. `rejected`: see `errors`',
-          ),
-          job_id: z.uuid().optional().describe('Of the new job, or of the one that has the key'),
-          job_state: jobState.optional(),
-          needs_retry: z
-            .literal(true)
-            .optional()
-            .describe('The existing job ended as failed, cancelled or expired; it does not run again by itself'),
-          errors: z.array(faultSchema).optional(),
-        }),
-      )
-      .describe('In the order of the items sent'),
+    items: z.array(verdictSchema).describe('In the order of the items sent'),
   })
   .meta({ id: 'BatchAnswer', description: 'One verdict per item, in order' });
 
@@ -239,3 +237,20 @@ export const itemFilters = {
   verdict: verdict.optional().describe('Only items with this verdict'),
   state: jobState.optional().describe('Only items whose job is in this state'),
 };
+
+/** One line of a stream. */
+export const streamLineSchema = itemSchema.meta({
+  id: 'StreamLine',
+  description: 'One item a line, each at most 1 MiB, any number of them; blank lines are passed over',
+});
+
+/** A line of the answer to a stream: a verdict for each line in order, then one that ends it. */
+export const streamAnswerSchema = z
+  .union([
+    verdictSchema.extend({
+      replayed: z.literal(true).optional().describe('The line was stored before; this is its first verdict again'),
+    }),
+    z.object({ summary: batchProgressSchema.describe('The last line of a stream that is complete') }),
+    z.object({ error: problemSchema.describe('The last line of a stream that failed; what is stored can be resumed') }),
+  ])
+  .meta({ id: 'StreamAnswer', description: 'One line of the answer' });

@@ -78,9 +78,11 @@ begin
 end $$;`,
 } as const;
 
+const aroundCommit = { before: 'decision.before_commit', after: 'decision.after_commit' } as const;
+
 /** Cancels those of these jobs that wait, and gives their ids. No check of the tenant: ids are the caller's to know. */
 export function cancelJobs(database: Database, jobIds: readonly string[]): Promise<string[]> {
-  return inTransaction(database, (client) => cancelWaiting(client, jobIds));
+  return inTransaction(database, (client) => cancelWaiting(client, jobIds), aroundCommit);
 }
 
 /**
@@ -108,16 +110,20 @@ export function cancelBatchJobs(
   after: string | null,
   most: number,
 ): Promise<string | null> {
-  return inTransaction(database, async (client) => {
-    const rows = await client.query<{ id: string }>(
-      `select j.id from sluice.jobs j where j.batch_id = $1 and ($2::uuid is null or j.id > $2) order by j.id limit $3`,
-      [batchId, after, most],
-      'next-jobs-to-cancel',
-    );
-    const ids = rows.map(({ id }) => id);
-    if (ids.length > 0) await cancelWaiting(client, ids);
-    return ids.length < most ? null : ids.at(-1)!;
-  });
+  return inTransaction(
+    database,
+    async (client) => {
+      const rows = await client.query<{ id: string }>(
+        `select j.id from sluice.jobs j where j.batch_id = $1 and ($2::uuid is null or j.id > $2) order by j.id limit $3`,
+        [batchId, after, most],
+        'next-jobs-to-cancel',
+      );
+      const ids = rows.map(({ id }) => id);
+      if (ids.length > 0) await cancelWaiting(client, ids);
+      return ids.length < most ? null : ids.at(-1)!;
+    },
+    aroundCommit,
+  );
 }
 
 async function cancelWaiting(client: TransactionClient, jobIds: readonly string[]): Promise<string[]> {

@@ -117,12 +117,15 @@ export async function putReceipt(
   key: string,
   { status, excerpt, truncated, sha256, note }: ReceiptEvidence,
 ): Promise<PutReceipt> {
-  const [row] = await inTransaction(database, (client) =>
-    client.query<{ job_id: string; ended: boolean; state: EndedState }>(
-      'select * from sluice.put_receipt($1::text, $2::text, $3::int, $4::text, $5::boolean, $6::bytea, $7::text)',
-      [tenant, key, status, excerpt, truncated, sha256, note],
-      'put-receipt',
-    ),
+  const [row] = await inTransaction(
+    database,
+    (client) =>
+      client.query<{ job_id: string; ended: boolean; state: EndedState }>(
+        'select * from sluice.put_receipt($1::text, $2::text, $3::int, $4::text, $5::boolean, $6::bytea, $7::text)',
+        [tenant, key, status, excerpt, truncated, sha256, note],
+        'put-receipt',
+      ),
+    { before: 'decision.before_commit', after: 'decision.after_commit' },
   );
   if (row === undefined) return { kind: 'unknown_key' };
   return row.ended ? { kind: 'ended' } : { kind: 'ended_before', jobId: row.job_id, state: row.state };

@@ -40,21 +40,25 @@ export interface RetryRequest {
 
 /** Sends these jobs on their way again; the outcome of each, in their order. At most some hundreds at a time. */
 export async function retryJobs(database: Database, request: RetryRequest): Promise<RetryOutcome[]> {
-  return inTransaction(database, async (client) => {
-    await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock]);
-    const jobs = await lockJobs(client, request);
-    const outcomes = new Map<string, RetryOutcome>();
-    const clear = jobs.filter(({ id, reason, outcomeUnknown }) => {
-      const refused = request.freshKey && (outcomeUnknown || reason === 'outcome_unknown');
-      if (refused) outcomes.set(id, { kind: 'outcome_unknown' });
-      return !refused;
-    });
-    const defined = await inDefinedGroups(client, clear, outcomes);
-    const going = await withTheirKeys(client, request.tenant, defined, outcomes);
-    if (going.length > 0) await move(client, request, going);
-    for (const { id } of going) outcomes.set(id, { kind: 'retried' });
-    return request.jobIds.map((id): RetryOutcome => outcomes.get(id) ?? { kind: 'elsewhere' });
-  });
+  return inTransaction(
+    database,
+    async (client) => {
+      await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock]);
+      const jobs = await lockJobs(client, request);
+      const outcomes = new Map<string, RetryOutcome>();
+      const clear = jobs.filter(({ id, reason, outcomeUnknown }) => {
+        const refused = request.freshKey && (outcomeUnknown || reason === 'outcome_unknown');
+        if (refused) outcomes.set(id, { kind: 'outcome_unknown' });
+        return !refused;
+      });
+      const defined = await inDefinedGroups(client, clear, outcomes);
+      const going = await withTheirKeys(client, request.tenant, defined, outcomes);
+      if (going.length > 0) await move(client, request, going);
+      for (const { id } of going) outcomes.set(id, { kind: 'retried' });
+      return request.jobIds.map((id): RetryOutcome => outcomes.get(id) ?? { kind: 'elsewhere' });
+    },
+    { before: 'decision.before_commit', after: 'decision.after_commit' },
+  );
 }
 
 interface LockedJob {

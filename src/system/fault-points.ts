@@ -31,6 +31,11 @@ interface FaultPlace {
 export const faultPlaces = {
   'intake.before_commit': { what: 'a batch is written, and not committed', takes: anyAction },
   'intake.after_commit': { what: 'a batch is committed, and nobody has been told', takes: anyAction },
+  'decision.before_commit': { what: 'a cancel, a retry or a receipt is written, and not committed', takes: anyAction },
+  'decision.after_commit': {
+    what: 'a cancel, a retry or a receipt is committed, and nobody has been told',
+    takes: anyAction,
+  },
   'claim.after': { what: 'jobs are leased to a worker, which does not know it yet', takes: anyAction },
   'send.before': { what: 'a job is claimed and its request built, and nothing has left', takes: noError },
   'send.after': { what: 'a request is written to its socket, and the call is under way', takes: noWait },

@@ -35,7 +35,7 @@ interface Scenario {
   /** The plan; default: a kill the first time. */
   readonly plan?: string;
   /** What is killed; default: a worker at work. */
-  readonly victim?: 'api' | 'reaper' | 'drained';
+  readonly victim?: 'api' | 'decision' | 'reaper' | 'drained';
   /** Whether jobs are left running under the lease of who died, and whether some of them had left for the upstream. */
   readonly leaves: 'sent' | 'unsent' | 'nothing';
   /** The verdicts when all of it is submitted again. */
@@ -45,6 +45,8 @@ interface Scenario {
 const scenarios: Readonly<Record<FaultPoint, Scenario>> = {
   'intake.before_commit': { victim: 'api', leaves: 'nothing', again: 'accepted' },
   'intake.after_commit': { victim: 'api', leaves: 'nothing', again: 'duplicate' },
+  'decision.before_commit': { victim: 'decision', leaves: 'nothing' },
+  'decision.after_commit': { victim: 'decision', leaves: 'nothing' },
   'claim.after': { leaves: 'unsent' },
   'send.before': { leaves: 'unsent' },
   'send.after': { leaves: 'sent' },
@@ -93,8 +95,9 @@ function gateOf(point: FaultPoint): string {
 }
 
 function rulesOf(point: FaultPoint): Rule[] {
-  const { answered = 0, throttled = false } = scenarios[point];
+  const { answered = 0, throttled = false, victim } = scenarios[point];
   const path = `/${point}/*`;
+  if (victim === 'decision') return [{ path, times: itemCount, answer: { status: 400 } }];
   const rules: Rule[] = [{ path, skip: answered, answer: { gate: gateOf(point) } }];
   if (throttled) rules.unshift({ path, times: 1, answer: { status: 429, headers: [['Retry-After', '1']] } });
   return rules;
@@ -156,6 +159,8 @@ async function playToTheDeath(t: Test, point: FaultPoint, stage: Stage): Promise
   if (kind === 'api') {
     victim = await stage.start(t, full, { SLUICE_ROLES: 'api' });
     await t.rejects(victim.client.submit(point, itemsOf(point)), 'its client never gets an answer');
+  } else if (kind === 'decision') {
+    victim = await decide(t, point, stage, full);
   } else if (kind === 'reaper') {
     // It takes what is left of the work, and then, when the lease of the first one is over, its jobs.
     const [first, second] = await Promise.all([stage.start(t, 'send.after=pass*3,kill'), stage.start(t, full)]);
@@ -192,6 +197,28 @@ async function playToTheDeath(t: Test, point: FaultPoint, stage: Stage): Promise
   return takeStock(stage.intake);
 }
 
+/** All jobs fail; then each is retried, the first of them by the victim. */
+async function decide(t: Test, point: FaultPoint, stage: Stage, plan: string): Promise<Service> {
+  stage.standby.kill('SIGCONT');
+  const { batch_id, items } = await submit(stage, point);
+  await eventually('all have failed', async () => {
+    const { body } = await stage.intake.get<BatchStatus>(`/v1/batches/${batch_id}`);
+    return body.jobs.failed === itemCount;
+  });
+  stage.standby.kill('SIGSTOP');
+  const victim = await stage.start(t, plan, { SLUICE_ROLES: 'api' });
+  const paths = items.map(({ job_id }) => `/v1/jobs/${job_id}/retry`);
+  await t.rejects(victim.client.send('POST', paths[0]!), 'its client never gets an answer');
+  const retried: number[] = [];
+  for (const url of paths) retried.push((await stage.intake.app.app.inject({ method: 'POST', url })).statusCode);
+  t.same(
+    retried,
+    paths.map((_, n) => (n === 0 && point === 'decision.after_commit' ? 409 : 200)),
+    'asked again, it says what has become of it',
+  );
+  return victim;
+}
+
 async function takeStock({ database }: Intake): Promise<Death> {
   const held = await database.query<{ job_id: string; worker_id: string }>(
     'select job_id, worker_id from sluice.running_jobs',
@@ -201,7 +228,7 @@ async function takeStock({ database }: Intake): Promise<Death> {
 }
 
 async function judge(t: Test, point: FaultPoint, { intake, standby }: Stage, { held, deadAt }: Death): Promise<void> {
-  const { leaves, again } = scenarios[point];
+  const { leaves, again, victim } = scenarios[point];
   const keys = itemsOf(point).map((item) => item.idempotency_key);
   const batches = await intake.database.query<{ id: string }>(
     'select distinct batch_id as id from sluice.batch_items where idempotency_key = any ($1::text[])',
@@ -249,7 +276,12 @@ async function judge(t: Test, point: FaultPoint, { intake, standby }: Stage, { h
   t.ok(lastBackMs <= leaseSeconds * 1000 + fewSecondsMs, `eligible again ${Math.round(lastBackMs)} ms after the death`);
   const sum = log.summary();
   if (leaves === 'sent') t.ok(sum.replayed > 0, 'keys went out twice, and the upstream knew them');
-  else t.equal(sum.requests, itemCount, 'what had not left, or was written, was sent once');
+  else
+    t.equal(
+      sum.requests,
+      itemCount * (victim === 'decision' ? 2 : 1),
+      'what had not left, or was written, was sent once',
+    );
   results.set(point, {
     held: held.size,
     'eligible after': held.size === 0 ? 'at once' : `${(lastBackMs / 1000).toFixed(1)} s`,

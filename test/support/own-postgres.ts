@@ -88,7 +88,14 @@ export async function startOwnPostgres(t: Test, place: ServerPlace, port?: numbe
       frozen = [pid, ...rows.map((row) => row.pid)];
       for (const each of frozen) signal(each, 'SIGSTOP');
     });
+  // A test that runs out of time does not get to its teardown.
+  const atExit = () => {
+    thaw();
+    if (server !== undefined) signal(server.pid, 'SIGQUIT');
+  };
+  process.once('exit', atExit);
   t.teardown(async () => {
+    process.off('exit', atExit);
     thaw();
     if (server !== undefined) await stopServer(server, place);
   });

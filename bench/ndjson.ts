@@ -9,6 +9,7 @@ import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:h
 import { parseArgs } from 'node:util';
 import { table } from '../src/cli/demo/table.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
+import { AnswerReader } from './answer-reader.ts';
 import { inWords } from './figures.ts';
 import { describeMachine, load, machineInWords, writeResults } from './results.ts';
 import { declareUpstream } from './service-client.ts';
@@ -30,12 +31,6 @@ interface Figures {
   readonly sentAfterSeconds: number;
   readonly peakMegabytes: number;
   readonly faults: readonly string[];
-}
-
-interface Summary {
-  readonly batch_id: string;
-  readonly counts: Readonly<Record<string, number>>;
-  readonly jobs: Readonly<Record<string, number>>;
 }
 
 await onStage(longestMinutes, async (stage) => {
@@ -143,38 +138,6 @@ async function send(to: ClientRequest, lines: number): Promise<void> {
       text += `{"idempotency_key":"order-${i}","body":{"amount":${i},"currency":"eur","customer":"cus_${i}","note":"a note of some length, as such things have"}}\n`;
     }
     if (!to.write(text)) await new Promise((resolve) => to.once('drain', resolve));
-  }
-}
-
-/** Counts the lines of an answer without keeping them. */
-class AnswerReader {
-  verdicts = 0;
-  replayed = 0;
-  inOrder = true;
-  firstMs: number | undefined;
-  summary: Summary | undefined;
-
-  async read(head: IncomingMessage): Promise<void> {
-    let rest = '';
-    head.setEncoding('utf8');
-    for await (const piece of head) {
-      const lines = `${rest}${piece}`.split('\n');
-      rest = lines.pop()!;
-      for (const line of lines) this.#take(line);
-    }
-  }
-
-  #take(line: string): void {
-    if (line.startsWith('{"index":')) {
-      this.firstMs ??= clock.monotonicMs();
-      if (!line.startsWith(`{"index":${this.verdicts},`)) this.inOrder = false;
-      this.verdicts += 1;
-      if (line.endsWith('"replayed":true}')) this.replayed += 1;
-      return;
-    }
-    const { summary, error } = JSON.parse(line) as { summary?: Summary; error?: unknown };
-    this.summary = summary;
-    if (error !== undefined) console.error('the stream failed:', JSON.stringify(error));
   }
 }
 

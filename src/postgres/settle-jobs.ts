@@ -121,6 +121,7 @@ as $$
 declare
   v_now timestamptz;
   v_jobs uuid[];
+  v_written uuid[];
   v_returned uuid[];
   v_back bigint[];
   v_counted_groups int[];
@@ -238,7 +239,13 @@ begin
       from unnest(p_job, p_epoch, p_outcome, p_status, p_sent_after_ms, p_excerpt, p_truncated, p_sha256)
         as s(job_id, epoch, outcome, status, sent_after_ms, excerpt, truncated, sha256)
      where a.job_id = s.job_id and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
-       and s.outcome is not null and a.late_at is null and s.job_id <> all (coalesce(v_jobs, '{}'));
+       and s.outcome is not null and (s.outcome <> 'unknown' or a.sent_at is null) and a.late_at is null
+       and s.job_id <> all (coalesce(v_jobs, '{}'));
+    -- A write whose answer was lost comes again: what it wrote is there.
+    v_written := array(
+      select a.job_id from unnest(p_job, p_epoch, p_outcome) as s(job_id, epoch, outcome)
+        join sluice.attempts a on a.job_id = s.job_id and a.epoch = s.epoch and a.worker_id = p_worker and a.outcome = s.outcome
+       where s.job_id <> all (coalesce(v_jobs, '{}')));
   end if;
 
   if v_unused is not null then
@@ -305,7 +312,7 @@ begin
   end loop;
 
   if v_wake then perform pg_notify('sluice_work', ''); end if;
-  return query select unnest(v_jobs);
+  return query select unnest(v_jobs || v_written);
 end $$;`,
 } as const;
 
@@ -346,8 +353,8 @@ export interface SettleOptions {
 }
 
 /**
- * Writes ended calls and gives the ids of those that were still this worker's. A job that is missing from the answer was
- * taken over: its result is kept as evidence on the attempt, and nothing else may be done with it.
+ * Writes ended calls and gives the ids of those that were still this worker's, or that it has written already. A job that is
+ * missing from the answer was taken over: its result is kept as evidence on the attempt, and nothing else may be done with it.
  */
 export async function settleJobs(
   database: Database,

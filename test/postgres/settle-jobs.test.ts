@@ -357,6 +357,38 @@ t.test('a permit that was not used goes back to its windows, and is admitted aga
   }
 });
 
+t.test('a write whose answer was lost comes again: it is told as written, and changes nothing', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 3 });
+  const jobs = await store.claimAll(3);
+  const settles = [
+    {},
+    { next: { kind: 'held', reason: 'outcome_unknown' }, outcome: 'unknown', outcomeUnknown: true, status: null },
+    throttledFor(1_000),
+  ] as const;
+  const settleAll = async () => {
+    const settled: string[] = [];
+    for (const [n, fields] of settles.entries()) settled.push(...(await store.settle([jobs[n]!], fields)));
+    return settled;
+  };
+  const everything = async () => [
+    await store.database.query('select * from sluice.attempts order by job_id, number'),
+    await store.database.query('select * from sluice.cooldowns'),
+    await stateTables(store),
+  ];
+  const ids = jobs.map((job) => job.jobId);
+  t.same(await settleAll(), ids);
+  const after = await everything();
+  t.same(await settleAll(), ids);
+  t.same(await everything(), after);
+  t.same(
+    [...(await store.settle([jobs[0]!], { outcome: 'error', status: 500 }))],
+    [],
+    'another outcome is not what was written',
+  );
+});
+
 t.test('a permit comes back too late to count: nothing is given back to a window that has moved on', async (t) => {
   const store = await useClaims(t, { max: 1 });
   await store.putUpstream('api');

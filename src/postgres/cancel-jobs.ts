@@ -49,15 +49,7 @@ begin
 
   v_lanes := coalesce(v_lanes, '{}') || coalesce(v_more, '{}');
   if v_lanes <> '{}' then
-    update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
-     where l.id in (select o.id from sluice.lanes o
-                     where o.id = any (v_lanes) and o.closed_by in ('fifo', 'window') order by o.id for no key update);
-    if v_dear or v_dearer then
-      update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
-       where g.id in (select o.id from sluice.lane_groups o
-                       where o.id in (select l.group_id from sluice.lanes l where l.id = any (v_lanes)) and o.closed_by = 'window'
-                       order by o.id for no key update);
-    end if;
+    perform sluice.open_behind(v_lanes, v_dear or v_dearer, p_now);
     perform pg_notify('sluice_work', '');
   end if;
   return coalesce(v_parked, '{}') || coalesce(v_ready, '{}');

@@ -34,6 +34,23 @@ begin
                    where o.id = any (p_lanes) and o.closed_by in ('empty', 'fifo') order by o.id for no key update);
 end $$;
 
+-- Jobs that waited have left these lanes in another way than by a claim: nobody waits behind them in an order any longer, nor
+-- (dear ones) for what their windows saved up for them.
+create or replace function sluice.open_behind(p_lanes bigint[], p_dear boolean, p_now timestamptz) returns void language plpgsql as $$
+begin
+  update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
+   where l.id in (select o.id from sluice.lanes o
+                   where o.id = any (p_lanes) and o.closed_by in ('fifo', 'window') order by o.id for no key update);
+  if p_dear then
+    update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
+     where g.id in (select o.id from sluice.lane_groups o
+                     where o.closed_by = 'window' and exists (
+                       select 1 from sluice.lanes l join sluice.lane_groups s on s.id = l.group_id
+                        where l.id = any (p_lanes) and s.shared_limits && o.shared_limits)
+                     order by o.id for no key update);
+  end if;
+end $$;
+
 create or replace function sluice.promote_due_jobs(p_now timestamptz, p_most int) returns int language plpgsql
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
@@ -61,6 +78,9 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as
 declare
   v_ready int;
   v_parked int;
+  v_lanes bigint[];
+  v_more bigint[];
+  v_dear boolean;
 begin
   with late as materialized (
     select r.lane_id, r.rank, r.seq from sluice.ready_jobs r where r.expires_at <= p_now limit p_most for update skip locked),
@@ -76,7 +96,7 @@ begin
     select g.job_id, g.lane_id, g.rank, g.seq, 'held', 'outcome_unknown', null, g.cost, null, g.epoch + 1, g.calls, g.attempts_used,
            g.throttles, g.first_sent_at, true
       from gone g where g.outcome_unknown)
-  select count(*) into v_ready from gone;
+  select count(*), array_agg(distinct g.lane_id), bool_or(g.cost > 1) into v_ready, v_lanes, v_dear from gone g;
   with late as materialized (
     select p.job_id from sluice.parked_jobs p where p.expires_at <= p_now and p.state = 'scheduled' limit p_most for update skip locked),
   gone as (
@@ -87,7 +107,9 @@ begin
   kept as (
     update sluice.parked_jobs p set state = 'held', reason = 'outcome_unknown', due_at = null, expires_at = null, epoch = p.epoch + 1
       from late l where p.job_id = l.job_id and p.outcome_unknown)
-  select count(*) into v_parked from late;
+  select (select count(*) from late), (select array_agg(distinct g.lane_id) from gone g) into v_parked, v_more;
+  v_lanes := coalesce(v_lanes, '{}') || coalesce(v_more, '{}');
+  if v_lanes <> '{}' then perform sluice.open_behind(v_lanes, v_dear, p_now); end if;
   return v_ready + v_parked;
 end $$;`,
 } as const;
@@ -99,6 +121,16 @@ create or replace function sluice.close_group(p_group int, p_until timestamptz, 
 language sql as $$
   update sluice.lane_groups set next_at = p_until, closed_by = p_by, closed_name = p_name
    where id = (select g.id from sluice.lane_groups g where g.id = p_group for no key update skip locked)
+$$;
+-- All groups under these shared limits, but for those that are closed for longer and those that somebody holds; gives them.
+create or replace function sluice.close_groups_under(p_limits text[], p_until timestamptz, p_name text) returns int[]
+language sql as $$
+  with shut as (
+    update sluice.lane_groups set next_at = p_until, closed_by = 'window', closed_name = p_name
+     where id in (select g.id from sluice.lane_groups g where g.shared_limits && p_limits and g.next_at < p_until
+                   order by g.id for no key update skip locked)
+    returning id)
+  select coalesce(array_agg(id), '{}') from shut
 $$;
 create or replace function sluice.close_lane(p_lane bigint, p_until timestamptz, p_by text, p_name text) returns void
 language sql as $$
@@ -196,6 +228,7 @@ declare
   g_closes timestamptz;
   g_closed_by text;
   g_closed_name text;
+  g_short text[];
   -- of the lane
   l_id bigint;
   l_key text;
@@ -266,6 +299,7 @@ begin
       if v_visited = 0 then v_lanes_left := c.n_lanes; end if;
       v_visited := v_visited + 1;
       v_seen := v_seen || c.lane_ids;
+      continue when c.group_id = any (v_shut);
       if v_left <= 0 then v_more := true; continue; end if;
       g_share := ceil(v_left::float8 * array_length(c.lane_ids, 1) / v_lanes_left);
       v_lanes_left := v_lanes_left - array_length(c.lane_ids, 1);
@@ -291,6 +325,11 @@ begin
         if w.limit_name is null then g_ok := false; exit; end if;
         g_r := array_append(g_r, r);
         g_w := array_append(g_w, w);
+      end loop;
+      -- Before any cooldown is read, or one that commits after the look would be missed.
+      for i in 1 .. coalesce(array_length(c.partition_limits, 1), 0) loop
+        exit when not g_ok;
+        g_ok := pg_try_advisory_xact_lock_shared(7305003, hashtext(c.partition_limits[i]));
       end loop;
       if not g_ok then v_busy := true; v_shut := v_shut || c.group_id; continue; end if;
 
@@ -401,7 +440,10 @@ begin
                  for no key update skip locked;
               if not found then g_ok := false; exit; end if;
               g_counted := true;
-              select least(l_jobs, sluice.ramp_room(x)) into l_jobs from sluice.cooldowns x
+              -- Less what was picked from lanes of the same partition (other tenants' have it too) and is not leased yet.
+              select least(l_jobs, sluice.ramp_room(x)
+                                   - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = y and z.partition_key = l_key))
+                into l_jobs from sluice.cooldowns x
                where x.kind = d.kind and x.name = d.name and x.partition_key = l_key;
               if l_jobs < 1 and l_closes is null then
                 l_closes := v_now + k_recheck; l_closed_by := 'probing'; l_closed_name := d.name;
@@ -413,7 +455,6 @@ begin
         if g_ok and l_closes is null then
           for k in 1 .. coalesce(array_length(c.partition_limits, 1), 0) loop
             select * into r from sluice.rate_limits x where x.name = c.partition_limits[k];
-            if not pg_try_advisory_xact_lock_shared(7305003, hashtext(r.name)) then g_ok := false; exit; end if;
             w := sluice.lock_window(r, l_key);
             if w.limit_name is null then g_ok := false; exit; end if;
             l_r := array_append(l_r, r);
@@ -520,14 +561,17 @@ begin
         elsif l_blocked is not null and l_taken = 0 then
           -- Its head wants more than the shared windows have: they save up for it, or cheaper lanes would starve it.
           g_room := 0;
+          g_short := '{}';
           for k in 1 .. coalesce(array_length(g_r, 1), 0) loop
             w := g_w[k];
             if g_spent > 0 then w := sluice.rate_window_charge(w, g_r[k], v_us, g_spent); end if;
             g_opens := sluice.rate_window_opens_us(w, g_r[k], v_us, l_blocked);
+            if g_opens is distinct from v_us then g_short := array_append(g_short, g_r[k].name); end if;
             if g_closes is null or g_opens is null or sluice.at_us(g_opens) > g_closes then
               g_closes := coalesce(sluice.at_us(g_opens), 'infinity'); g_closed_by := 'window'; g_closed_name := g_r[k].name;
             end if;
           end loop;
+          v_shut := v_shut || sluice.close_groups_under(g_short, g_closes, g_closed_name);
           exit;
         else
           p_served := p_served || l_id;

@@ -67,6 +67,13 @@ export async function refreshLaneGroups(client: TransactionClient, touchedLimits
                             for no key update of o skip locked)`,
     [ids],
   );
+  // A head that a window saves up for may be in one of them: whoever stands back for it is to look whether that goes on.
+  await client.query(
+    `update sluice.lane_groups o set next_at = clock_timestamp(), closed_by = null, closed_name = null
+      where o.closed_by = 'window'
+        and exists (select 1 from sluice.lane_groups g where g.id = any ($1::int[]) and g.shared_limits && o.shared_limits)`,
+    [ids],
+  );
   await client.query(
     `with closed as materialized (
        select l.id from sluice.lanes l

@@ -43,15 +43,15 @@ begin
     with ready as (
       delete from sluice.ready_jobs x where x.lane_id = b.lane_id and x.rank = b.rank and x.seq = b.seq and x.job_id = v_job
       returning x.lane_id, null::int as group_id, x.epoch, x.calls, x.attempts_used, x.throttles, x.first_sent_at, false as counted,
-                null::uuid as worker_id, null::timestamptz as admitted_at, null::timestamptz as eligible_at, x.outcome_unknown),
+                null::uuid as worker_id, null::timestamptz as admitted_at, null::timestamptz as eligible_at, x.outcome_unknown, x.cost),
     parked as (
       delete from sluice.parked_jobs x where x.job_id = v_job
       returning x.lane_id, null::int, x.epoch, x.calls, x.attempts_used, x.throttles, x.first_sent_at, false,
-                null::uuid, null::timestamptz, null::timestamptz, x.outcome_unknown),
+                null::uuid, null::timestamptz, null::timestamptz, x.outcome_unknown, x.cost),
     running as (
       delete from sluice.running_jobs x where x.job_id = v_job
       returning x.lane_id, x.group_id, x.epoch, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.counted,
-                x.worker_id, x.admitted_at, x.eligible_at, x.outcome_unknown)
+                x.worker_id, x.admitted_at, x.eligible_at, x.outcome_unknown, x.cost)
     select * into g from (select * from ready union all select * from parked union all select * from running) x;
     v_gone := found;
     exit when v_gone;
@@ -70,7 +70,7 @@ begin
     g.calls := g.calls + 1;
     insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, started_at, ended_at, slot_wait_ms, error)
     values (v_job, g.calls, g.epoch, g.worker_id, 'unknown', 'none', g.admitted_at, v_now,
-            greatest(0, extract(epoch from g.admitted_at - g.eligible_at) * 1000)::int,
+            sluice.wait_ms(g.eligible_at, g.admitted_at),
             'the receiver''s receipt ended the job before this call was answered');
     -- When it was sent, if at all, only its worker knows; not before it was admitted.
     g.first_sent_at := coalesce(g.first_sent_at, g.admitted_at);
@@ -86,9 +86,8 @@ begin
 
   if g.counted then
     perform sluice.free_places(array[g.group_id], array[g.lane_id], v_now);
-  else
-    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
-     where l.id in (select o.id from sluice.lanes o where o.id = g.lane_id and o.closed_by = 'fifo' for no key update);
+  elsif g.worker_id is null then
+    perform sluice.open_behind(array[g.lane_id], g.cost > 1, v_now);
   end if;
   perform pg_notify('sluice_work', '');
   return query select v_job, true, 'succeeded';

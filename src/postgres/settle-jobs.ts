@@ -7,8 +7,8 @@
  * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
  * A call that asked what became of an earlier one is no attempt: it is told in `reconciliations`, and has a verdict.
  * What would go back to wait is cancelled where its batch was (cancel-jobs.ts).
- * Lock order: advisory 7305002 (sorted), worker (reaper only), 7305005 (shared), running_jobs by primary key, lanes,
- * lane_groups, cooldowns.
+ * Lock order: advisory 7305002 (sorted), 7305003 (sorted), worker (reaper only), 7305005 (shared), running_jobs by primary
+ * key, lanes, lane_groups, cooldowns.
  */
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
 import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
@@ -100,6 +100,11 @@ begin
    where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
 end $$;
 
+-- In milliseconds. Who waited behind a pause or a period of 31 days has waited for longer than an int can tell.
+create or replace function sluice.wait_ms(p_since timestamptz, p_until timestamptz) returns int language sql immutable as $$
+  select least(2147483647, greatest(0, extract(epoch from p_until - p_since) * 1000))::int
+$$;
+
 -- When the call of a settled lease was admitted.
 create or replace function sluice.admission_of(p_job uuid, p_epoch int) returns timestamptz language sql stable as $$
   select coalesce((select max(a.started_at) from sluice.attempts a where a.job_id = p_job and a.epoch = p_epoch),
@@ -127,17 +132,37 @@ declare
   v_counted_groups int[];
   v_counted_lanes bigint[];
   v_upstreams text[];
+  v_throttled boolean[];
+  v_ramping boolean;
   t record;
   u record;
   v_wake boolean := false;
   v_unused_limits text[];
   v_unused jsonb;
 begin
-  select array_agg(distinct x.upstream order by x.upstream) into v_upstreams
-    from unnest(p_upstream, p_throttle_ms) as x(upstream, throttle_ms) where x.throttle_ms is not null;
+  -- Whoever writes cooldowns takes the locks for all of them first, shared where it only lets more through: the rows of lanes
+  -- and groups that are changed on the way would else be waited for in a ring.
+  v_ramping := exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0);
+  select array_agg(x.upstream order by x.upstream), array_agg(x.throttled order by x.upstream) into v_upstreams, v_throttled
+    from (select s.upstream, bool_or(s.throttle_ms is not null) as throttled
+            from unnest(p_upstream, p_throttle_ms, p_answered) as s(upstream, throttle_ms, answered)
+           where s.throttle_ms is not null or (s.answered and v_ramping) group by s.upstream) x;
   for i in 1 .. coalesce(array_length(v_upstreams, 1), 0) loop
-    perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
+    if v_throttled[i] then perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
+    else perform pg_advisory_xact_lock_shared(7305002, hashtext(v_upstreams[i])); end if;
   end loop;
+  if v_upstreams is not null then
+    for t in
+      select x.name, bool_or(s.throttled) as throttled
+        from unnest(v_upstreams, v_throttled) as s(upstream, throttled)
+        join sluice.lane_groups g on g.upstream = s.upstream
+        join sluice.rate_limits x on x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))
+       group by x.name order by x.name
+    loop
+      if t.throttled then perform pg_advisory_xact_lock(7305003, hashtext(t.name));
+      else perform pg_advisory_xact_lock_shared(7305003, hashtext(t.name)); end if;
+    end loop;
+  end if;
   if p_only_expired then
     -- Locked before it is judged: a renewal waits, and then finds its jobs gone.
     perform 1 from sluice.workers x where x.id = p_worker for update;
@@ -215,7 +240,7 @@ begin
     select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
            g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
            coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
-           greatest(0, extract(epoch from g.admitted_at - g.eligible_at) * 1000)::int, g.retry_after_ms::bigint, coalesce(g.capped, false),
+           sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
            g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
       from gone g where g.outcome is not null)
   select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled')),

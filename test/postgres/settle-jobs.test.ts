@@ -434,3 +434,34 @@ t.test(
     );
   },
 );
+
+t.test('a job that waited for longer than an int of milliseconds is settled like any other', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 1 });
+  await store.database.query(`update sluice.ready_jobs set eligible_at = clock_timestamp() - interval '30 days'`);
+  t.equal((await store.settle((await store.claim(1)).jobs)).size, 1);
+  t.same(await store.database.query('select slot_wait_ms from sluice.attempts'), [{ slot_wait_ms: 2_147_483_647 }]);
+});
+
+t.test('after a cooldown of a partition one probe goes out, whichever tenant has it', async (t) => {
+  const store = await useClaims(t);
+  const { database } = store;
+  await store.putUpstream('api');
+  await store.putLimit('account', { limit: 100, by_partition: true, upstreams: ['api'] });
+  await store.addJobs({ count: 5, partitionKey: 'shared' });
+  await store.settle((await store.claim(1)).jobs, throttledFor(1));
+  await database.query(`update sluice.cooldowns set until = clock_timestamp() - interval '1 millisecond'`);
+  await database.query(
+    `with lane as (
+       insert into sluice.lanes (group_id, tenant, partition_key) select group_id, 'other', partition_key from sluice.lanes
+       returning id),
+     job as (
+       update sluice.jobs j set tenant = 'other', lane_id = lane.id from lane
+        where j.seq in (select max(o.seq) from sluice.jobs o) returning j.id, j.lane_id),
+     key as (update sluice.idempotency_keys k set tenant = 'other' from job where k.job_id = job.id)
+     update sluice.ready_jobs r set lane_id = job.lane_id from job where r.job_id = job.id`,
+  );
+  await database.query('update sluice.lanes set next_at = clock_timestamp(), closed_by = null');
+  t.equal((await store.claimAll(10)).length, 1);
+});

@@ -19,7 +19,9 @@ import { addOpenApi } from './openapi.ts';
 import { problemDocument, problemMediaType } from './problem-details.ts';
 import { addRequestLog } from './request-log.ts';
 import { refuseUnknownParameters, requestValidator } from './request-validation.ts';
+import { adminDeadLetterRoutes } from './routes/admin-dead-letter.ts';
 import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
+import { adminFleetRoutes } from './routes/admin-fleet.ts';
 import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
 import { batchOperationRoutes } from './routes/batch-operations.ts';
 import { batchRoutes } from './routes/batches.ts';
@@ -100,6 +102,8 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     if (deps.healthOnly) return;
     adminDefinitionRoutes(scope, deps);
     adminRateWindowRoutes(scope, deps);
+    adminDeadLetterRoutes(scope, deps);
+    adminFleetRoutes(scope, deps);
     batchRoutes(scope, deps);
     batchOperationRoutes(scope, deps);
     jobRoutes(scope, deps);

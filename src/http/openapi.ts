@@ -21,6 +21,8 @@ const tags = [
   { name: 'receipts', description: 'What became of idempotency keys' },
   { name: 'definitions', description: 'Upstreams, rate limits and queues' },
   { name: 'rate windows', description: 'Live state of rate limits, their audit, and the levers' },
+  { name: 'dead letters', description: 'Failed and held jobs, which need a person' },
+  { name: 'fleet', description: 'Workers and figures of the whole' },
   { name: 'health', description: 'For load balancers and supervisors' },
 ];
 

@@ -8,7 +8,7 @@ export type OutcomeClass = 'success' | 'rejected' | 'throttled' | 'error' | 'tim
 /** What an attempt spent: one of the job's attempts, one of its throttles, or nothing. */
 export type Charge = 'attempt' | 'throttle' | 'none';
 
-/** An upstream's answer, its body read up to the bounds of CONTRACT 8. */
+/** An upstream's answer, its body read up to the bounds of `outbound/answer-body.ts`. */
 export interface UpstreamAnswer {
   readonly status: number;
   /** Names in lower case; a header sent twice is an array. */

@@ -7,8 +7,8 @@ import type { ItemVerdict } from '../domain/submission.ts';
 import type { Clock } from '../system/clock.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
 
-/** Kept in memory at most; what a client that reads at once needs is a chunk or two. */
-const mostInMemory = 4_000;
+/** Kept in memory at most; what a client that reads at once needs is a chunk or two. One with every fault takes 16 kB. */
+const mostInMemory = 2_000;
 /** Read at once from the store. */
 const mostRead = 1_000;
 

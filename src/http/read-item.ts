@@ -24,11 +24,17 @@ export interface ItemContext {
 const maxMembers = 100;
 /** Most mistakes that are told of one item; they are stored and answered for each. */
 const maxFaults = 20;
+/** A pointer with a name in it that is longer than any of ours tells less than it costs. */
+const maxPointer = 512;
 
 /** Faults point from the root of the request: `/items/4/method`. */
 export function readItem(sent: unknown, index: number, context: ItemContext): SubmittedItem {
   const item = checkItem(sent, index, context);
-  return item.faults.length <= maxFaults ? item : { ...item, faults: item.faults.slice(0, maxFaults) };
+  if (item.faults.length === 0) return item;
+  const faults = item.faults
+    .slice(0, maxFaults)
+    .map((fault) => ((fault.pointer?.length ?? 0) <= maxPointer ? fault : { ...fault, pointer: `/items/${index}` }));
+  return { ...item, faults };
 }
 
 function checkItem(sent: unknown, index: number, context: ItemContext): SubmittedItem {

@@ -41,6 +41,7 @@ t.test('every line gets its verdict in order, whatever is wrong with it, and the
     Buffer.from('{"idempotency_key":"K3","method":"TEAPOT"}\n[1]\n{"idempotency_key":"K4","__proto__":{}}\n'),
     Buffer.from('{"idempotency_key":"K5","body":{"id":9007199254740993}}\n'),
     Buffer.from('{"idempotency_key":"K6","upstream":"nowhere"}\n'),
+    Buffer.from(`{"idempotency_key":"K8","${'x'.repeat(1_000)}":1}\n`),
     Buffer.from('{"idempotency_key":"K7","path":"/other","cost":2}'),
   ]);
   const answer = await sendStream(stream({ query: '?upstream=api&path=/charges&correlation_id=c&priority=3' }), data);
@@ -48,7 +49,7 @@ t.test('every line gets its verdict in order, whatever is wrong with it, and the
   t.equal(answer.headers['content-type'], 'application/x-ndjson');
   const id = String(answer.headers['sluice-batch-id']);
   t.equal(answer.headers.location, `/v1/batches/${id}`);
-  t.same(indexesOf(answer), upTo(12));
+  t.same(indexesOf(answer), upTo(13));
   t.same(
     answer.verdicts.map((item) => [item.idempotency_key, item.verdict, ...codesOf(item)]),
     [
@@ -63,16 +64,18 @@ t.test('every line gets its verdict in order, whatever is wrong with it, and the
       [null, 'rejected', 'forbidden_member'],
       ['K5', 'rejected', 'unsafe_number'],
       ['K6', 'rejected', 'unknown_upstream'],
+      ['K8', 'rejected', 'unknown_field'],
       ['K7', 'accepted'],
     ],
   );
   t.equal(answer.verdicts[6]?.errors?.[0]?.pointer, '/items/6/method');
   t.equal(answer.verdicts[9]?.errors?.[0]?.pointer, '/items/9/body/id');
+  t.equal(answer.verdicts[11]?.errors?.[0]?.pointer, '/items/11', 'without a name that is longer than any of ours');
   t.match(answer.summary, {
     batch_id: id,
     status: 'processing',
     correlation_id: 'c',
-    counts: { total: 12, accepted: 2, duplicate: 1, conflict: 1, rejected: 8 },
+    counts: { total: 13, accepted: 2, duplicate: 1, conflict: 1, rejected: 9 },
     jobs: { ready: 2 },
   });
   t.same(answer.summary, await statusOf(intake, id), 'what GET gives');
@@ -81,7 +84,7 @@ t.test('every line gets its verdict in order, whatever is wrong with it, and the
     items.map(({ index, verdict, job_id = null, errors }) => ({ index, verdict, job_id, errors })),
     answer.verdicts.map(({ index, verdict, job_id = null, errors = [] }) => ({ index, verdict, job_id, errors })),
   );
-  const { body: job } = await intake.get(`/v1/jobs/${answer.verdicts[11]?.job_id}`);
+  const { body: job } = await intake.get(`/v1/jobs/${answer.verdicts[12]?.job_id}`);
   t.match(job, { path: '/other', cost: 2, priority: 3, correlation_id: 'c', upstream: 'api' });
 });
 
@@ -161,6 +164,8 @@ t.test('cut at any line and sent again: the same batch, nothing doubled', async 
     );
     before = total;
   }
+  const bad = intake.app.logLines().filter(({ level }) => (level as number) >= 50);
+  t.same(bad, [], 'a cut is no error of the service');
 
   const stored = await itemsOf(intake, id!);
   const answer = await sendStream(stream({ key: '"K"' }), all);

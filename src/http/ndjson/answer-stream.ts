@@ -58,7 +58,14 @@ export async function answerStream(
 
   const show = async function* (): AsyncGenerator<string> {
     try {
-      for await (const event of events) yield showEvent(event);
+      for await (const event of events) {
+        if (event.kind === 'failed' && answer.body?.errored != null) {
+          // The connection is broken: nobody is there to be told.
+          request.facts.broken_off = true;
+          return;
+        }
+        yield showEvent(event);
+      }
     } finally {
       answer.closing.removeEventListener('abort', close);
     }
@@ -73,8 +80,7 @@ export async function answerStream(
     if (event.kind === 'summary') return `${JSON.stringify({ summary: answer.showSummary(event.batch) })}\n`;
     const problem = asProblem(event.error, 0);
     request.problemCode = problem.code;
-    const brokenOff = answer.body?.errored != null;
-    if (problem.code === 'internal_error' && !brokenOff) {
+    if (problem.code === 'internal_error') {
       deps.logger.error({ request_id: request.id, err: event.error }, 'a stream failed');
     }
     const document = problemDocument(problem.code, problem.message, request.id, problem.errors, problem.state);

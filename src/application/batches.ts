@@ -2,8 +2,8 @@
 import { validate as isUuid } from 'uuid';
 import { ProblemError } from '../domain/errors.ts';
 import type { JobState, Verdict } from '../domain/job.ts';
+import { isEnded } from '../domain/state-machine.ts';
 import type { Database } from '../postgres/database.ts';
-import { endedStates } from '../postgres/job-state.ts';
 import {
   countBatchJobs,
   type ItemFilter,
@@ -44,7 +44,7 @@ export async function getBatch(
   for (const count of await countBatchJobs(database, batchId)) {
     total += count.count;
     // Retention removes a job only after its end.
-    if (count.state === null || endedStates.has(count.state)) ended += count.count;
+    if (count.state === null || isEnded(count.state)) ended += count.count;
     if (count.state !== null) jobs[count.state] = count.count;
     if (count.state !== null && activeStates.has(count.state)) active += count.ownCount;
     if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;
@@ -120,6 +120,6 @@ export function isCompleted(
 ): boolean {
   return items.every(
     ({ verdict, jobState }) =>
-      verdict === 'conflict' || verdict === 'rejected' || jobState === null || endedStates.has(jobState),
+      verdict === 'conflict' || verdict === 'rejected' || jobState === null || isEnded(jobState),
   );
 }

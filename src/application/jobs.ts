@@ -2,8 +2,8 @@
 import { validate as isUuid } from 'uuid';
 import type { Definitions } from '../domain/definitions.ts';
 import { ProblemError } from '../domain/errors.ts';
+import { isEnded } from '../domain/state-machine.ts';
 import type { Database } from '../postgres/database.ts';
-import { endedStates } from '../postgres/job-state.ts';
 import {
   readAttempts,
   readJob,
@@ -59,7 +59,7 @@ async function responseOf(
   { state, status, evidence, idempotencyKey, jobId }: StoredJob,
   attempts: readonly StoredAttempt[],
 ): Promise<Response | null> {
-  if (!endedStates.has(state) || status === null) return null;
+  if (!isEnded(state) || status === null) return null;
   if (evidence === 'receipt') {
     const [receipt] = await readReceipts(database, tenant, [idempotencyKey]);
     // The receipt goes with its key, before the job.

@@ -28,5 +28,3 @@ export const stateOfRows = `
 
 /** Type of `stateOfRows`. */
 export type StoredState = JobState | null;
-
-export const endedStates: ReadonlySet<JobState> = new Set(['succeeded', 'failed', 'cancelled', 'expired']);

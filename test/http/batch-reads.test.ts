@@ -281,6 +281,7 @@ t.test(
       created_at: job.created_at,
       ended_at: null,
       attempts: [],
+      reconciliations: [],
     });
     t.match(job.created_at, instant);
   },
@@ -398,6 +399,7 @@ t.test('a job shows its attempts, its lease while it runs, and the answer that e
     'truncated',
     'sha256',
     'error',
+    'late',
   ]);
 });
 

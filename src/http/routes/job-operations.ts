@@ -1,10 +1,12 @@
-/** What a person does with a job: call it off, or send it on its way again. */
+/** A job in the hands of a person: ask why it has not run, call it off, send it on its way again. */
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { cancelJob } from '../../application/cancel.ts';
+import { explainJob, type JobExplanation } from '../../application/explain.ts';
 import type { JobDependencies } from '../../application/jobs.ts';
 import { retryJob } from '../../application/retry.ts';
+import { explanationSchema } from '../schemas/explain.ts';
 import { jobSchema, retryRequestSchema } from '../schemas/jobs.ts';
 import { showJob } from './jobs.ts';
 
@@ -15,6 +17,22 @@ const access = { scope: 'submit' } as const;
 
 export function jobOperationRoutes(app: FastifyInstance, deps: JobDependencies): void {
   const typed = app.withTypeProvider<ZodTypeProvider>();
+
+  typed.get(
+    `${path}/explain`,
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'Explain a job',
+        description:
+          'Why it has not run: what it waits for, until when, and its place. Worked out from the windows, cooldowns and definitions as they are; reading changes nothing.',
+        tags,
+        params: jobParameter,
+        response: { 200: explanationSchema.describe('As it is now') },
+      },
+    },
+    async (request) => showExplanation(await explainJob(deps, request.principal.tenant, request.params.job_id)),
+  );
 
   typed.post(
     `${path}/cancel`,
@@ -53,4 +71,35 @@ export function jobOperationRoutes(app: FastifyInstance, deps: JobDependencies):
         }),
       ),
   );
+}
+
+function showExplanation({
+  jobId,
+  state,
+  runnable,
+  position,
+  waitingOn,
+}: JobExplanation): z.output<typeof explanationSchema> {
+  return {
+    job_id: jobId,
+    state,
+    runnable,
+    position,
+    waiting_on: waitingOn.map(({ kind, name, partitionKey, untilUs, detail }) => ({
+      kind,
+      name,
+      partition_key: partitionKey,
+      until: untilUs === null ? null : untilText(untilUs),
+      detail,
+    })),
+  };
+}
+
+/** The last millisecond that RFC 3339 can write. */
+const lastMs = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
+
+/** Not before it: rounded up to the millisecond. null: the place of a job in its lane can take it beyond any date. */
+function untilText(us: number): string | null {
+  const ms = Math.ceil(us / 1000);
+  return ms > lastMs ? null : new Date(ms).toISOString();
 }

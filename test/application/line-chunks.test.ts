@@ -42,11 +42,12 @@ async function sizesOf(pieces: ReadonlyArray<readonly StreamLine[]>): Promise<nu
   return sizes;
 }
 
-t.test('at most 1,000 lines make a chunk, and at most 4 MiB', async (t) => {
+t.test('at most 1,000 lines make a chunk, and at most 1 MiB', async (t) => {
   t.same(await sizesOf([lines(999)]), [999]);
   t.same(await sizesOf([lines(1_000)]), [1_000]);
   t.same(await sizesOf([lines(2_001)]), [1_000, 1_000, 1]);
-  t.same(await sizesOf([lines(9, 1_048_576)]), [4, 4, 1]);
+  t.same(await sizesOf([lines(8, 349_525)]), [3, 3, 2]);
+  t.same(await sizesOf([lines(4, 349_526)]), [2, 2]);
   t.same(await sizesOf([[line('large', 99_000_000), line('small')]]), [1, 1], 'one is always taken');
   t.same(await sizesOf([]), []);
 });

@@ -45,9 +45,9 @@ export class ClaimLoop {
   #hungry = true;
   /** Claims in a row whose time ran out. */
   #outOfTime = 0;
-  /** Until when a lost claim may yet be made, and when to look for that next. */
+  /** Until when a lost claim may yet be made, and when to look for that next; null: a look since then has settled it. */
   #doubtUntilMs = 0;
-  #nextLookMs = 0;
+  #nextLookMs: number | null = null;
   #loop: Promise<void> | undefined;
 
   constructor(options: ClaimLoopOptions) {
@@ -129,17 +129,15 @@ export class ClaimLoop {
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment.
     if (next <= 0) return busyMs * (0.5 + Math.random());
-    return Math.min(next + 0.5, this.#inDoubt ? doubtPauseMs : pollMs * (0.8 + 0.4 * Math.random()));
+    return Math.min(next + 0.5, this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs);
   }
 
-  get #inDoubt(): boolean {
-    return this.#options.clock.monotonicMs() < this.#doubtUntilMs;
-  }
-
+  /** The last look comes after the doubt is over, be it long after: with all slots taken nobody looks. */
   async #lookForLostClaims(): Promise<void> {
     const { clock, reconcile } = this.#options;
-    if (!this.#inDoubt || clock.monotonicMs() < this.#nextLookMs) return;
+    const now = clock.monotonicMs();
+    if (this.#nextLookMs === null || now < this.#nextLookMs) return;
     await reconcile();
-    this.#nextLookMs = clock.monotonicMs() + doubtPauseMs;
+    this.#nextLookMs = now < this.#doubtUntilMs ? now + doubtPauseMs : null;
   }
 }

@@ -25,6 +25,8 @@ export class Heartbeat {
   readonly #options: HeartbeatOptions;
   readonly #wake: WakeSignal;
   #validUntilMs = 0;
+  /** Since when the lease has held without a break, as far as we know. */
+  #heldSinceMs = 0;
   #lapsed = false;
   #stopped = false;
   #loop: Promise<void> | undefined;
@@ -39,11 +41,20 @@ export class Heartbeat {
     return this.#options.clock.monotonicMs() < this.#validUntilMs;
   }
 
+  /**
+   * Whether the lease holds now and has held ever since. What was claimed before a break may have been taken back in it, and
+   * then it is another's, however well the lease holds again: the answer of a claim can be slower than a break and its end.
+   */
+  hasHeldSince(monotonicMs: number): boolean {
+    return this.valid && this.#heldSinceMs <= monotonicMs;
+  }
+
   /** Registers the worker; throws where PostgreSQL is away. */
   async start(): Promise<void> {
     const { database, identity, leaseSeconds, clock } = this.#options;
     const before = clock.monotonicMs();
     await registerWorker(database, identity, leaseSeconds);
+    this.#heldSinceMs = before;
     this.#validUntilMs = before + leaseSeconds * 1000;
     this.#loop = this.#run();
   }
@@ -91,6 +102,7 @@ export class Heartbeat {
     if (renewal === 'gone') await registerWorker(database, identity, leaseSeconds);
     if (renewal !== 'renewed' || this.#lapsed) {
       logger.warn({ renewal }, 'the lease had run out; looking which jobs are still ours');
+      this.#heldSinceMs = before;
       onLapse(await heldJobs(database, identity.workerId));
     }
     this.#lapsed = false;

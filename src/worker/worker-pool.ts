@@ -168,7 +168,7 @@ export class WorkerPool {
 
   /** By the larger of monotonic and wall time: a suspended machine stops the one, a clock set back the other. */
   #mayStillSend({ job, cancel }: Running, startedAtMs: number, startedWallMs: number): boolean {
-    if (cancel.signal.aborted || !this.#heartbeat.valid) return false;
+    if (cancel.signal.aborted || !this.#heartbeat.hasHeldSince(startedAtMs)) return false;
     if (job.permitMs === null) return true;
     const { clock } = this.#options;
     return Math.max(clock.monotonicMs() - startedAtMs, clock.wallMs() - startedWallMs) < job.permitMs;

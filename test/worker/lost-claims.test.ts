@@ -2,9 +2,12 @@
 import t from 'tap';
 import { openDatabase } from '../../src/postgres/database.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
+import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
+import { ClaimLoop } from '../../src/worker/claim-loop.ts';
 import { useClaims } from '../support/claims.ts';
 import { eventually } from '../support/eventually.ts';
+import { faultPointsOf } from '../support/fault-points.ts';
 import { useUpstream } from '../support/upstream.ts';
 import { startWorker } from '../support/worker.ts';
 
@@ -45,4 +48,50 @@ t.test('a claim that was given up, and is made by the server after that, leaves 
   );
   const epochs = await store.database.query<{ most: number }>('select max(epoch) as most from sluice.done_jobs');
   t.ok(epochs[0]!.most >= 2, 'the lost claim was made, and taken back');
+});
+
+t.test('with all slots taken for longer than a lost claim may take, what it leased is still looked for', async (t) => {
+  const store = await useClaims(t);
+  const logger = createLogger('silent');
+  const faultPoints = faultPointsOf('claim.after=57P01');
+  const database = openDatabase({ connectionString: store.connectionString, max: 1, logger, faultPoints });
+  t.teardown(() => database.close());
+  let passedMs = 0;
+  const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + passedMs };
+  let slots = 1;
+  let looks = 0;
+  const claims: number[] = [];
+  const loop = new ClaimLoop({
+    database,
+    clock,
+    logger,
+    workerId: store.workerId,
+    freeSlots: () => slots,
+    async onClaim({ jobs }) {
+      claims.push(jobs.length);
+      slots = 0;
+    },
+    onLeaseLost: () => t.fail('the lease holds'),
+    async reconcile() {
+      looks += 1;
+    },
+  });
+  await store.putUpstream('api');
+  await store.addJobs({ count: 4 });
+  loop.start();
+  t.teardown(() => loop.stop());
+  const claimAgain = async (times: number) => {
+    slots = 1;
+    loop.wake();
+    await eventually(`${times} claims were heard of`, () => claims.length === times);
+  };
+
+  await eventually('one claim is lost, and the next has taken all slots', () => claims.length === 1);
+  t.equal(looks, 1, 'it looked before that, and perhaps too early');
+  passedMs = 3_600_000;
+  await claimAgain(2);
+  t.equal(looks, 2, 'it looks before it claims again, after whatever time');
+  passedMs *= 2;
+  await claimAgain(3);
+  t.equal(looks, 2, 'that was the last look');
 });

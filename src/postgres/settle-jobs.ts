@@ -82,7 +82,11 @@ begin
     if w.anchor_at is null or sluice.us_of(w.anchor_at) > p_us or w.used < p_cost then return; end if;
     w.used := w.used - p_cost;
   else
-    select least(sluice.rate_window_bucket(r)::float8, w.level + p_cost) into w.level from sluice.rate_limits r where r.name = p_limit;
+    -- A bucket that had not been charged might have overflowed since: what has flowed in meanwhile is not given back as well.
+    select least(sluice.rate_window_bucket(r)::float8,
+                 w.level + greatest(0, p_cost - greatest(0, sluice.clock_us() - p_us)::float8 * coalesce(r."limit", 0)
+                                               / (r.per_seconds::float8 * 1000000)))
+      into w.level from sluice.rate_limits r where r.name = p_limit;
   end if;
   perform sluice.store_window(w);
 end $$;

@@ -333,6 +333,8 @@ t.test('a permit that was not used goes back to its windows, and is admitted aga
     await store.putLimit('slow', { limit: 1, per: 60, algorithm, burst: 1, upstreams: ['api'] });
     await store.putLimit('account', { limit: 1, per: 60, algorithm, burst: 1, by_partition: true, upstreams: ['api'] });
     await store.addJobs({ count: 2, partitionKey: 'a' });
+    // A moment ahead of what was written by the real clock, and standing still.
+    await store.setClock((await store.clockUs()) + second);
     const unused = {
       next: { kind: 'ready' },
       outcome: null,

@@ -139,15 +139,20 @@ function heldWait({ reason }: WaitFacts): Wait {
 }
 
 function scheduledWaits(facts: WaitFacts): Wait[] {
-  const { dueAtUs, calls } = facts;
-  const detail =
-    calls === 0 ? 'its run_at is in the future' : `call ${calls} failed in a way that may pass; this is its backoff`;
+  const { dueAtUs } = facts;
   return [
-    wait('scheduled', null, { untilUs: dueAtUs, detail }),
+    wait('scheduled', null, { untilUs: dueAtUs, detail: whyLater(facts) }),
     ...pauses(facts),
     ...cooldownWaits(facts).filter(({ untilUs }) => untilUs !== null && untilUs > (dueAtUs ?? 0)),
     ...fifoWaits(facts),
   ];
+}
+
+function whyLater({ calls, reason }: WaitFacts): string {
+  if (reason !== null) return `${reason}: it is tried again then`;
+  return calls === 0
+    ? 'its run_at is in the future'
+    : `call ${calls} failed in a way that may pass; this is its backoff`;
 }
 
 function readyWaits(facts: WaitFacts): Wait[] {

@@ -158,6 +158,9 @@ t.test('scheduled, held, running, ended', async (t) => {
   t.match(explainWait(facts({ state: 'scheduled', dueAtUs: nowUs + second, calls: 2 })).waitingOn, [
     { detail: /backoff/ },
   ]);
+  t.match(explainWait(facts({ state: 'scheduled', dueAtUs: nowUs + second, reason: 'missing_secret' })).waitingOn, [
+    { detail: /missing_secret/ },
+  ]);
   const cooldown = { name: 'api', partitionKey: null, room: 1, reason: 'throttled', status: 429 };
   const due = { state: 'scheduled', dueAtUs: nowUs + second, queuePaused: true } as const;
   t.same(kinds({ ...due, cooldowns: [{ ...cooldown, untilUs: nowUs + 2 * second }] }), [

@@ -78,12 +78,15 @@ export function cancelJobs(database: Database, jobIds: readonly string[]): Promi
 }
 
 /**
- * Marks the batch as cancelled. Once this has returned, nothing that it brought goes back to wait: what ends without an end
+ * Marks the batch as cancelled; anew where a person has sent a job of it on its way since. Once this has returned, nothing that it brought goes back to wait: what ends without an end
  * is cancelled by its settle. Gives whether the tenant has it.
  */
 export async function markBatchCancelled(database: Database, tenant: string, batchId: string): Promise<boolean> {
   const marked = await database.query(
-    `update sluice.batches b set cancelled_at = coalesce(b.cancelled_at, sluice.at_us(sluice.clock_us()))
+    `update sluice.batches b
+        set cancelled_at = case when b.cancelled_at is null
+                                  or exists (select 1 from sluice.jobs j where j.batch_id = b.id and j.retried_at > b.cancelled_at)
+                                then sluice.at_us(sluice.clock_us()) else b.cancelled_at end
       where b.id = $1 and b.tenant = $2 returning b.id`,
     [batchId, tenant],
   );

@@ -123,6 +123,21 @@ t.test('a cancelled job that is retried goes on, and its batch with it', async (
   t.equal(await status(id), 'cancelled');
 });
 
+t.test('cancelled again after a retry: the retried job does not go on either', async (t) => {
+  const { batch, cancel, claim, settle, app, get, status } = await setup(t);
+  const id = await batch('a');
+  const first = (await cancel(id)).body.cancelled_at;
+  const [job] = (await get<Json>('/v1/jobs')).body.items;
+  await app.app.inject({ method: 'POST', url: `/v1/jobs/${job.job_id}/retry` });
+  const running = await claim(1);
+  const second = (await cancel(id)).body;
+  t.equal(second.status, 'processing');
+  t.ok(second.cancelled_at > first);
+  await settle(running, { next: { kind: 'ready' }, outcome: 'error', status: 500 });
+  t.same(await claim(1), []);
+  t.equal(await status(id), 'cancelled');
+});
+
 t.test('batches are listed newest first, each with the status that its own page shows', async (t) => {
   const { batch, cancel, claim, settle, status, get, post, database } = await setup(t);
   const completed = await batch('a', 'b');

@@ -37,7 +37,7 @@ export const redriveRequestSchema = z
 
 export const redriveAnswerSchema = z
   .object({
-    redriven: z.number().int(),
+    redriven: z.number().int().describe('On their way again'),
     skipped: z
       .number()
       .int()
@@ -45,4 +45,4 @@ export const redriveAnswerSchema = z
         'Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why',
       ),
   })
-  .meta({ id: 'Redriven' });
+  .meta({ id: 'Redriven', description: 'What a redrive has done' });

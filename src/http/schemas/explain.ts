@@ -4,8 +4,8 @@ import { instant, jobState } from './batches.ts';
 
 export const explanationSchema = z
   .object({
-    job_id: z.uuid(),
-    state: jobState,
+    job_id: z.uuid().describe('The job that was asked about'),
+    state: jobState.describe('As it is now'),
     runnable: z.boolean().describe('It is ready and waits for nothing but a worker slot'),
     position: z
       .number()

@@ -6,23 +6,23 @@ const count = z.number().int().min(0);
 
 export const workerSchema = z
   .object({
-    worker_id: z.uuid(),
-    host: z.string(),
-    pid: z.number().int(),
+    worker_id: z.uuid().describe('New with each start of a process'),
+    host: z.string().describe('Host name of its machine'),
+    pid: z.number().int().describe('Its process id there'),
     concurrency: count.describe('Worker slots of the process'),
-    started_at: instant,
+    started_at: instant.describe('When it registered'),
     lease_expires_at: instant.describe('Renewed at a third of its length'),
     running: count.describe('Jobs that it holds now'),
     jobs: z
       .array(
         z.object({
-          job_id: z.uuid(),
-          queue: z.string(),
-          upstream: z.string(),
-          partition_key: z.string().nullable(),
+          job_id: z.uuid().describe('The job'),
+          queue: z.string().describe('Its queue'),
+          upstream: z.string().describe('Its upstream'),
+          partition_key: z.string().nullable().describe('Its partition key'),
           attempt: z.number().int().describe('Number of the call that is under way'),
-          epoch: z.number().int(),
-          admitted_at: instant,
+          epoch: z.number().int().describe('Of the lease'),
+          admitted_at: instant.describe('When the claim let it through'),
         }),
       )
       .describe('What it runs, the longest running first, at most 200'),
@@ -34,7 +34,7 @@ const rate = z.number().min(0);
 
 export const statsSchema = z
   .object({
-    at: instant,
+    at: instant.describe('When this was worked out, on the clock of the database'),
     jobs: z
       .object({
         scheduled: count,
@@ -73,13 +73,19 @@ export const statsSchema = z
     queues: z
       .array(
         z.object({
-          queue: z.string(),
-          ready: count,
+          queue: z.string().describe('Its name'),
+          ready: count.describe('Jobs that are due in it'),
           oldest_eligible_age_seconds: age.describe('Of what could run now'),
           oldest_throttled_age_seconds: age.describe('Of what a window or a cooldown keeps waiting'),
         }),
       )
       .describe('Queues in which jobs are ready'),
-    workers: z.object({ live: count, slots: count, running: count }),
+    workers: z
+      .object({
+        live: count.describe('Processes whose lease is good'),
+        slots: count.describe('Their worker slots'),
+        running: count.describe('Jobs that run'),
+      })
+      .describe('The fleet'),
   })
   .meta({ id: 'Stats', description: 'How the service stands, all tenants together' });

@@ -68,7 +68,7 @@ async function setup(t: Test): Promise<Listed> {
 }
 
 function ascending(seq: string): string {
-  return `('01890000-0000-7000-8000-' || lpad(${seq}::text, 12, '0'))::uuid`;
+  return `('01890000-0000-7000-8000-' || lpad((${seq})::text, 12, '0'))::uuid`;
 }
 
 /** Numbers from `from` down to `to`. */
@@ -207,5 +207,71 @@ t.test('a list tells of each job what its own page does', async (t) => {
     t.same([headers, body, bodyIsText], [null, '{}', false]);
     t.same(summary, job, summary.state);
     t.same(response === null, job.status === null, 'there is an answer where one ended it');
+  }
+});
+
+/** Buffers that one page touches, by EXPLAIN of each of its statements. */
+async function buffersOfPage({ database }: Claims, filter: Partial<JobFilter>): Promise<number> {
+  let buffers = 0;
+  const explained = {
+    ...database,
+    async query<R>(text: string, values?: readonly unknown[]): Promise<R[]> {
+      const [row] = await database.query<{ 'QUERY PLAN': { Plan: Record<string, number> }[] }>(
+        `explain (analyze, buffers, format json) ${text}`,
+        values,
+      );
+      const plan = row!['QUERY PLAN'][0]!.Plan;
+      buffers += plan['Shared Hit Blocks']! + plan['Shared Read Blocks']!;
+      return database.query<R>(text, values);
+    },
+  };
+  await listJobs(explained, { tenant: 'default', filter: { ...anyJob, ...filter }, before: null, limit: 20 });
+  return buffers;
+}
+
+t.test('a page reads a few pages of each table, whichever filter leads', async (t) => {
+  const store = await setup(t);
+  await store.addJobs({ count: 1, upstream: 'mail' });
+  await store.addJobs({ count: 1, queue: 'slow' });
+  await store.addJobs({ count: 1 });
+  // Ended jobs: one in a hundred failed or held, a few of a rare upstream; batches of 500.
+  const numbers = 'generate_series(100, 30000) n';
+  await store.database.query(
+    `insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, idempotency_key, key_source, method,
+                              path, correlation_id)
+     select ${ascending('n')}, 'default', ${ascending('n / 500')}, 1, 0, n, 'default',
+            case when n % 1000 = 7 then 'mail' else 'api' end, 'key-' || n, 'given', 'POST', '/x', 'c' || n / 500 from ${numbers}`,
+  );
+  await store.database.query(
+    `insert into sluice.done_jobs (job_id, state, ended_at)
+     select ${ascending('n')}, case when n % 100 = 1 then 'failed' else 'succeeded' end, clock_timestamp()
+       from ${numbers} where n % 100 <> 2`,
+  );
+  await store.database.query(
+    `insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, cost)
+     select ${ascending('n')}, 1, 0, n, 'held', 1 from ${numbers} where n % 100 = 2`,
+  );
+  await store.database.query('vacuum analyze');
+  const filters: Record<string, Partial<JobFilter>> = {
+    all: {},
+    failed: { states: ['failed'] },
+    held: { states: ['held'] },
+    'dead letters': { states: ['failed', 'held'] },
+    succeeded: { states: ['succeeded'] },
+    'rare upstream': { upstream: 'mail' },
+    queue: { queue: 'default' },
+    key: { key: 'key-777' },
+    batch: { batchId: '01890000-0000-7000-8000-000000000001' },
+    'correlation id': { correlationId: 'c1' },
+  };
+  // A page of 20 and one more, each found in six tables through an index of three levels at most.
+  const most = 21 * 6 * 3;
+  const [table] = await store.database.query<{ pages: number }>(
+    `select relpages as pages from pg_class where oid = 'sluice.jobs'::regclass`,
+  );
+  t.ok(table!.pages > most, `reading all of the table would be ${table!.pages} buffers`);
+  for (const [name, filter] of Object.entries(filters)) {
+    const buffers = await buffersOfPage(store, filter);
+    t.ok(buffers <= most, `${name}: ${buffers} buffers`);
   }
 });

@@ -3,7 +3,7 @@
  * model is shown by `npm run model`; this holds the names, without spin.
  */
 import t from 'tap';
-import { readModel } from '../../scripts/model-source.ts';
+import { readModel } from '../../scripts/model/source.ts';
 import type { OutcomeClass } from '../../src/domain/outcome.ts';
 import { transitions } from '../../src/domain/state-machine.ts';
 import { readDocument } from '../support/documents.ts';

@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-export const modelFile = fileURLToPath(new URL('../docs/model/job.pml', import.meta.url));
+export const modelFile = fileURLToPath(new URL('../../docs/model/job.pml', import.meta.url));
 
 /** Of no line: the temporal formula at the end of the model. */
 export const liveness = 'every-batch-ends';

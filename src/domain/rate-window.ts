@@ -192,7 +192,8 @@ export function windowOpensAtUs(rolled: WindowState, rule: WindowRule, nowUs: nu
     case 'token_bucket': {
       if (need > bucketSize(rule)) return null;
       if (rolled.level >= need) return nowUs;
-      return nowUs + Math.ceil(((need - rolled.level) * rule.per * usPerSecond) / rule.limit);
+      // One more, for what doubles round off: at the moment that is told, the room is there.
+      return nowUs + Math.ceil(((need - rolled.level) * rule.per * usPerSecond) / rule.limit) + 1;
     }
   }
 }

@@ -188,7 +188,7 @@ begin
   else
     if need > sluice.rate_window_bucket(r) then return null; end if;
     if w.level >= need then return now_us; end if;
-    return now_us + ceil((need - w.level) * r.per_seconds::float8 * 1000000 / r."limit"::float8)::bigint;
+    return now_us + ceil((need - w.level) * r.per_seconds::float8 * 1000000 / r."limit"::float8)::bigint + 1;
   end if;
 end $$;
 

@@ -158,7 +158,7 @@ t.test('a window opens when it says: not a moment before, and for what was asked
       const opensAt = windowOpensAtUs(state, rule, now, need);
       if (opensAt === null) return need > windowRoom(emptyWindow(rule, now), rule);
       const has = (at: number) => windowRoom(rollWindow(state, rule, at), rule) >= need;
-      return has(opensAt) && (opensAt === now || !has(opensAt - 2));
+      return has(opensAt) && (opensAt === now || !has(opensAt - 3));
     }),
   );
   t.pass('held');

@@ -2,13 +2,14 @@
  * Two ways to keep the state of a job, measured alike: one row per job that is updated twice, its ready ones in a partial
  * index; and narrow rows that move by delete and insert between tables. Beside them the product's own claim and settle, which
  * are the second with everything else that they do. One lane without a limit, one connection, claim and settle in turn, an
- * attempt on record for each job, no calls. `node --import tsx bench/storage-designs.ts [--quick]`; figures go into
+ * attempt on record for each job, no calls. Then all three once more while a transaction is left open, so that no dead row
+ * can go. `node --import tsx bench/storage-designs.ts [--quick]`; figures go into
  * docs/decisions/0001-storage.md.
  */
 import { randomUUID } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { table } from '../src/cli/demo/table.ts';
-import type { Database } from '../src/postgres/database.ts';
+import { type Database, withClient } from '../src/postgres/database.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 import { inWords, type Spread, spread, spreadInWords } from './figures.ts';
 import { addProductJobs, prepareProduct, productTurn } from './product-turn.ts';
@@ -188,6 +189,14 @@ interface DesignFigures {
   readonly walBytesPerJob: Spread;
 }
 
+interface PinnedFigures {
+  readonly design: string;
+  /** Jobs per second in successive quarters. */
+  readonly quarters: readonly number[];
+}
+
+const pinnedSize = 64;
+
 await onStage(longestMinutes, async (stage) => {
   const { database } = await stage.createDatabase('designs');
   const machine = await describeMachine(database);
@@ -225,7 +234,13 @@ await onStage(longestMinutes, async (stage) => {
       ]),
     ]),
   );
-  const path = await writeResults('storage-designs', { machine, loadAtEnd: load(), jobs, figures });
+  const pinned: PinnedFigures[] = [];
+  for (const design of designs) pinned.push(await measurePinned(database, design));
+  console.log(
+    `\na transaction left open, ${pinnedSize} a claim: jobs/s in successive quarters of ${inWords(jobs)} jobs`,
+  );
+  console.log(table(pinned.map(({ design, quarters }) => [design, ...quarters.map(inWords)])));
+  const path = await writeResults('storage-designs', { machine, loadAtEnd: load(), jobs, figures, pinned });
   console.log(`\nload at the end ${load()}; all figures are in ${path}`);
 });
 
@@ -242,6 +257,28 @@ async function measure(database: Database, design: Design, size: number): Promis
   const seconds = (clock.monotonicMs() - startMs) / 1000;
   if (done !== jobs) throw new Error(`${design.name}: ${done} of ${jobs} jobs`);
   return { rate: jobs / seconds, wal: ((await walPosition(database)) - walBefore) / jobs };
+}
+
+async function measurePinned(database: Database, design: Design): Promise<PinnedFigures> {
+  await design.fill(database);
+  return withClient(database.pool, async (client) => {
+    await client.query('begin isolation level repeatable read');
+    await client.query('select txid_current()');
+    const quarters: number[] = [];
+    let done = 0;
+    for (let quarter = 1; quarter <= 4; quarter += 1) {
+      const before = done;
+      const startMs = clock.monotonicMs();
+      while (done < (jobs * quarter) / 4) {
+        const settled = await design.turn(database, pinnedSize);
+        if (settled === 0) break;
+        done += settled;
+      }
+      quarters.push(((done - before) * 1000) / (clock.monotonicMs() - startMs));
+    }
+    await client.query('rollback');
+    return { design: design.name, quarters };
+  });
 }
 
 async function walPosition(database: Database): Promise<number> {

@@ -53,6 +53,8 @@ export interface DrainOptions {
 }
 
 const pollMs = 50;
+/** The first thousands meet code that is not compiled yet. */
+const warmUpJobs = 5_000;
 /** A run that takes longer is stuck: less than 100 jobs a second. */
 const longestMsPerJob = 10;
 
@@ -66,7 +68,7 @@ export async function measureDrain(stage: Stage, options: DrainOptions): Promise
 
   const drain = (name: string, label: string, count: number) =>
     drainOnce({ target, service: service.url, servicePid: service.pid, upstream, name, label, count });
-  for (const name of ['free', 'windowed']) await drain(name, `warm-${name}`, Math.min(jobs, 3000));
+  for (const name of ['free', 'windowed']) await drain(name, `warm-${name}`, warmUpJobs);
   const done: Record<'free' | 'windowed', Run[]> = { free: [], windowed: [] };
   for (let run = 0; run < runs; run += 1) {
     for (const name of ['free', 'windowed'] as const) done[name].push(await drain(name, `run-${name}-${run}`, jobs));

@@ -1,7 +1,7 @@
 /**
  * `npm run bench`: how fast the service takes items in and gets jobs done, beside what the machine could do at best. One
  * command, one run, medians of three, a table and JSON. `--quick`: fewer jobs. `--only floors,intake,drain,latency`: parts
- * of it. `--jobs`, `--slots`: of the drain; `--profile FOLDER`: the service writes its CPU profile there.
+ * of it. `--jobs`, `--slots`: of the drain; `--batch`: items of a batch; `--profile FOLDER`: the service writes its CPU profile there.
  */
 import { resolve } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -20,6 +20,7 @@ const { values } = parseArgs({
     only: { type: 'string', default: 'floors,intake,drain,latency' },
     jobs: { type: 'string' },
     slots: { type: 'string', default: '64' },
+    batch: { type: 'string', default: '1000' },
     runs: { type: 'string', default: '3' },
     profile: { type: 'string' },
   },
@@ -37,7 +38,9 @@ await onStage(longestMinutes, async (stage) => {
   console.log(`${machineInWords(machine)}\n`);
   const floors = parts.has('floors') ? await measureFloors(stage, { slots, calls: jobs, runs }) : null;
   if (floors !== null) showFloors(floors);
-  const intake = parts.has('intake') ? await measureIntake(stage, { count: jobs, runs }) : null;
+  const intake = parts.has('intake')
+    ? await measureIntake(stage, { count: jobs, runs, batchSize: Number(values.batch) })
+    : null;
   if (intake !== null) showIntake(intake);
   const drain = parts.has('drain') ? await measureDrain(stage, { slots, jobs, runs, nodeFlags }) : null;
   if (drain !== null) showDrain(drain, floors);
@@ -54,15 +57,14 @@ function showFloors({ slots, undici, sender }: FloorFigures): void {
   ]);
 }
 
-function showIntake({ batchSize, raw, http }: IntakeFigures): void {
-  show(`intake, batches of ${inWords(batchSize)}: items/s`, [
-    ['raw unnest insert of the same rows', spreadInWords(raw)],
-    ...Object.entries(http).map(([inFlight, rate]) => [
-      `POST /v1/batches, ${inFlight} in flight`,
-      spreadInWords(rate),
-      share(rate, raw, 'the raw insert'),
+function showIntake({ batchSize, rates }: IntakeFigures): void {
+  show(
+    `intake, batches of ${inWords(batchSize)}: items/s`,
+    rates.flatMap(({ inFlight, raw, http }) => [
+      [`raw unnest insert of the same rows, ${inFlight} in flight`, spreadInWords(raw)],
+      [`POST /v1/batches, ${inFlight} in flight`, spreadInWords(http), share(http, raw, 'the raw insert')],
     ]),
-  ]);
+  );
 }
 
 function showDrain({ slots, jobs, free, windowed }: DrainFigures, floors: FloorFigures | null): void {

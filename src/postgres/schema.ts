@@ -498,6 +498,22 @@ export const receipts = sluice.table(
   (t) => [index('receipts_ended').on(t.endedAt)],
 );
 
+// ---------------------------------------------------------------------------------------------- API keys
+
+/** Keys that clients send; each acts for one tenant. Of the key itself only a hash is kept (application/api-keys.ts). */
+export const apiKeys = sluice.table('api_keys', {
+  /** Part of the key's text, so that it can be looked up without its secret part. */
+  id: uuid('id').primaryKey(),
+  tenant: exactText('tenant').notNull(),
+  name: text('name').notNull(),
+  scopes: text('scopes', { enum: ['submit', 'read', 'receipts', 'admin'] })
+    .array()
+    .notNull(),
+  /** SHA-256 of the whole key. */
+  hash: bytea('hash').notNull(),
+  createdAt: instant('created_at').notNull().default(clock),
+});
+
 // ---------------------------------------------------------------------------------------------- workers
 
 /** A worker process and the lease under which it holds all its running jobs. */

@@ -8,6 +8,7 @@ import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifySchema } from 'fastify';
 import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-provider-zod';
 import type { z } from 'zod';
+import { operationId } from './operation-id.ts';
 import { problemMediaType, problemSchema } from './problem-details.ts';
 
 const description =
@@ -56,7 +57,11 @@ export function addOpenApi(app: FastifyInstance): void {
       const { scope, otherMedia } = document.route.config ?? {};
       const transformed = (schema: FastifySchema | undefined) =>
         jsonSchemaTransform({ ...document, schema: schema ?? {} });
-      const { schema, url } = transformed(completeSchema(document.schema, scope));
+      const complete = completeSchema(document.schema, scope);
+      const { schema, url } = transformed({
+        operationId: operationId(String(document.route.method), document.url),
+        ...complete,
+      });
       if (otherMedia === undefined) return { schema, url };
       const { type, body, status, answer } = otherMedia;
       const { schema: other } = transformed({ body, response: { [status]: answer } });

@@ -1,0 +1,2260 @@
+/**
+ * Shapes of the API, generated from openapi/openapi.json by `npm run client-types`: a change here is lost, make it in the
+ * schemas of the routes.
+ */
+/** Which dead letters go on their way again: either `filter` or `job_ids` */
+export interface RedriveInput {
+  /** All dead letters that it fits; empty: all there are */
+  filter?: {
+    /** Only jobs in this state */
+    state?: "failed" | "held";
+    /** Only jobs with this `reason`, as `attempts_exhausted` or `outcome_unknown` */
+    reason?: string;
+    /** Only jobs of this upstream */
+    upstream?: string;
+    /** Only jobs of this queue */
+    queue?: string;
+    /**
+     * Only jobs that this batch has brought
+     * @format uuid
+     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+     */
+    batch_id?: string;
+  };
+  /**
+   * These jobs, as far as they are dead letters
+   * @maxItems 10000
+   * @minItems 1
+   */
+  job_ids?: string[];
+  /**
+   * Send a new idempotency key with each; jobs with a call whose outcome is not known are skipped
+   * @default false
+   */
+  fresh_key?: boolean;
+}
+
+/** A batch of calls to make */
+export interface BatchInput {
+  /**
+   * The queue of items that name none. Default: `default`
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  queue?: string;
+  /** Yours, kept with the batch and its jobs */
+  correlation_id?: string | null;
+  /** true: an item without a key gets `sluice-` and the hex of its fingerprint. Default: false */
+  derive_keys?: boolean;
+  /** Fills what an item leaves out, field by field */
+  defaults?: {
+    /**
+     * The upstream to call; required here or in `defaults`
+     * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+     */
+    upstream?: string;
+    /** Default: POST */
+    method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+    /**
+     * Starts with `/`, may carry a query; appended to the base URL of the upstream. Required here or in `defaults`
+     * @maxLength 8192
+     */
+    path?: string;
+    /** Headers of the call. Not allowed: headers of the connection, `host`, `content-length`, `Sluice-*` and the upstream's idempotency header. Replaces those of `defaults` as a whole */
+    headers?: Partial<Record<string, string>>;
+    /** Any JSON, sent equal in value (numbers as doubles). An integer beyond 2^53-1 or a number beyond the range of a double is rejected as `unsafe_number`: use `body_text`. No body and `null` differ */
+    body?: unknown;
+    /** Instead of `body`: sent byte for byte as UTF-8, with the `content-type` of `headers` */
+    body_text?: string;
+    /**
+     * Default: the queue of the batch
+     * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+     */
+    queue?: string;
+    /** The account or credential that a quota belongs to */
+    partition_key?: string | null;
+    /**
+     * Higher first within a lane, then the order of acceptance. Default: 0. Not allowed in a fifo queue
+     * @min -32768
+     * @max 32767
+     */
+    priority?: number;
+    /** Not before this time; in the past: now, without a queue jump */
+    run_at?: string | null;
+    /** Not started after this time */
+    expires_at?: string | null;
+    /**
+     * Taken from each rate limit that covers it. Default: 1
+     * @min 1
+     * @max 2147483647
+     */
+    cost?: number;
+    /** Default: the upstream's */
+    max_attempts?: number | null;
+    /** Goes out as `Sluice-Payload-Version` */
+    payload_version?: string | null;
+  };
+  /**
+   * Each gets its own verdict; a bad item never sinks another
+   * @maxItems 10000
+   * @minItems 1
+   */
+  items: {
+    /** Names the intent, within the tenant: 1 to 255 Unicode code points, no control characters, no lone surrogates, no white space at the ends; compared code point by code point. Required unless `derive_keys` is true */
+    idempotency_key?: string | null;
+    /**
+     * The upstream to call; required here or in `defaults`
+     * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+     */
+    upstream?: string;
+    /** Default: POST */
+    method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+    /**
+     * Starts with `/`, may carry a query; appended to the base URL of the upstream. Required here or in `defaults`
+     * @maxLength 8192
+     */
+    path?: string;
+    /** Headers of the call. Not allowed: headers of the connection, `host`, `content-length`, `Sluice-*` and the upstream's idempotency header. Replaces those of `defaults` as a whole */
+    headers?: Partial<Record<string, string>>;
+    /** Any JSON, sent equal in value (numbers as doubles). An integer beyond 2^53-1 or a number beyond the range of a double is rejected as `unsafe_number`: use `body_text`. No body and `null` differ */
+    body?: unknown;
+    /** Instead of `body`: sent byte for byte as UTF-8, with the `content-type` of `headers` */
+    body_text?: string;
+    /**
+     * Default: the queue of the batch
+     * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+     */
+    queue?: string;
+    /** The account or credential that a quota belongs to */
+    partition_key?: string | null;
+    /**
+     * Higher first within a lane, then the order of acceptance. Default: 0. Not allowed in a fifo queue
+     * @min -32768
+     * @max 32767
+     */
+    priority?: number;
+    /** Not before this time; in the past: now, without a queue jump */
+    run_at?: string | null;
+    /** Not started after this time */
+    expires_at?: string | null;
+    /**
+     * Taken from each rate limit that covers it. Default: 1
+     * @min 1
+     * @max 2147483647
+     */
+    cost?: number;
+    /** Default: the upstream's */
+    max_attempts?: number | null;
+    /** Goes out as `Sluice-Payload-Version` */
+    payload_version?: string | null;
+  }[];
+}
+
+/** One item a line, each at most 1 MiB, any number of them; blank lines are passed over */
+export interface StreamLineInput {
+  /** Names the intent, within the tenant: 1 to 255 Unicode code points, no control characters, no lone surrogates, no white space at the ends; compared code point by code point. Required unless `derive_keys` is true */
+  idempotency_key?: string | null;
+  /**
+   * The upstream to call; required here or in `defaults`
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  upstream?: string;
+  /** Default: POST */
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  /**
+   * Starts with `/`, may carry a query; appended to the base URL of the upstream. Required here or in `defaults`
+   * @maxLength 8192
+   */
+  path?: string;
+  /** Headers of the call. Not allowed: headers of the connection, `host`, `content-length`, `Sluice-*` and the upstream's idempotency header. Replaces those of `defaults` as a whole */
+  headers?: Partial<Record<string, string>>;
+  /** Any JSON, sent equal in value (numbers as doubles). An integer beyond 2^53-1 or a number beyond the range of a double is rejected as `unsafe_number`: use `body_text`. No body and `null` differ */
+  body?: unknown;
+  /** Instead of `body`: sent byte for byte as UTF-8, with the `content-type` of `headers` */
+  body_text?: string;
+  /**
+   * Default: the queue of the batch
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  queue?: string;
+  /** The account or credential that a quota belongs to */
+  partition_key?: string | null;
+  /**
+   * Higher first within a lane, then the order of acceptance. Default: 0. Not allowed in a fifo queue
+   * @min -32768
+   * @max 32767
+   */
+  priority?: number;
+  /** Not before this time; in the past: now, without a queue jump */
+  run_at?: string | null;
+  /** Not started after this time */
+  expires_at?: string | null;
+  /**
+   * Taken from each rate limit that covers it. Default: 1
+   * @min 1
+   * @max 2147483647
+   */
+  cost?: number;
+  /** Default: the upstream's */
+  max_attempts?: number | null;
+  /** Goes out as `Sluice-Payload-Version` */
+  payload_version?: string | null;
+}
+
+export interface UpstreamDefinitionInput {
+  /**
+   * A job's path is appended and cannot leave it
+   * @format uri
+   */
+  base_url: string;
+  /**
+   * Sent with every call; `${NAME}` is read from the environment at the time of the call
+   * @default {}
+   */
+  headers?: Partial<Record<string, string>>;
+  /**
+   * Header that carries the key; null: the API knows none
+   * @default "Idempotency-Key"
+   */
+  idempotency_header?: string | null;
+  /**
+   * How long the API remembers a key, in seconds
+   * @min 1
+   * @max 315360000
+   * @default 86400
+   */
+  key_ttl_s?: number;
+  /**
+   * For the whole call, body included, in milliseconds
+   * @min 1
+   * @max 900000
+   * @default 15000
+   */
+  timeout_ms?: number;
+  /**
+   * @min 1
+   * @max 900000
+   * @default 5000
+   */
+  connect_timeout_ms?: number;
+  /** @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400} */
+  retry?: {
+    /**
+     * Attempts a job may spend; throttles are counted apart
+     * @min 1
+     * @max 1000
+     * @default 5
+     */
+    max_attempts?: number;
+    /**
+     * First backoff, in milliseconds, before jitter
+     * @min 1
+     * @max 86400000
+     * @default 500
+     */
+    base_ms?: number;
+    /**
+     * Longest backoff, in milliseconds
+     * @min 1
+     * @max 86400000
+     * @default 30000
+     */
+    cap_ms?: number;
+    /**
+     * Throttled answers a job may get
+     * @min 0
+     * @max 1000000
+     * @default 100
+     */
+    max_throttles?: number;
+    /**
+     * Longest Retry-After that is believed, in seconds
+     * @min 1
+     * @max 2678400
+     * @default 86400
+     */
+    retry_after_cap_s?: number;
+  };
+  /**
+   * Replaces the default (2xx)
+   * @default null
+   */
+  success_statuses?: number[] | null;
+  /**
+   * Replaces the default (408, 425, 5xx); 429 is always a throttle
+   * @default null
+   */
+  retry_statuses?: number[] | null;
+  /**
+   * What to do when a call was sent and its answer never seen; null: hold for POST and PATCH without an idempotency header, else resend
+   * @default null
+   */
+  on_unknown?: "resend" | "hold" | null;
+  /**
+   * Asks, before anything is sent again, what became of a call whose answer was never seen; spends no attempt. An answer that is neither applied nor absent is asked again with backoff, at most `retry.max_throttles` times in a row; then the job is held
+   * @default null
+   */
+  reconcile?: {
+    /**
+     * GET of this path asks; `{key}` is replaced by the outbound key, percent-encoded
+     * @pattern ^\/
+     */
+    path: string;
+    /**
+     * The effect is there: the job has succeeded
+     * @minItems 1
+     * @default [200]
+     */
+    applied_when?: number[];
+    /**
+     * It is not: the job is sent again
+     * @minItems 1
+     * @default [404]
+     */
+    absent_when?: number[];
+  } | null;
+  /** @default {"statuses":[401]} */
+  fuse?: {
+    /** @default [401] */
+    statuses?: number[];
+  };
+  /** @default false */
+  paused?: boolean;
+  /** @default false */
+  allow_private_addresses?: boolean;
+}
+
+export interface RateLimitDefinitionInput {
+  /** Starts per period; 0 pauses; null: no start limit */
+  limit: number | null;
+  /**
+   * Period in seconds
+   * @min 1
+   * @max 2678400
+   * @default 1
+   */
+  per?: number;
+  /** @default "sliding_window" */
+  algorithm?: "sliding_window" | "fixed_window" | "token_bucket";
+  /**
+   * token_bucket: most tokens; 0: ceil(limit / per)
+   * @min 0
+   * @max 2147483647
+   * @default 0
+   */
+  burst?: number;
+  /**
+   * Jitter between start and arrival that the bound absorbs, in milliseconds
+   * @min 0
+   * @max 10000
+   * @default 25
+   */
+  slack_ms?: number;
+  /**
+   * Leased calls, fleet-wide
+   * @default null
+   */
+  max_in_flight?: number | null;
+  /**
+   * One window per partition key
+   * @default false
+   */
+  by_partition?: boolean;
+  /**
+   * Shared by all replicas through the database
+   * @default "fleet"
+   */
+  scope?: "fleet";
+  /**
+   * A throttle under this limit closes everything under it
+   * @default false
+   */
+  shares_cooldown?: boolean;
+  /** @default [] */
+  upstreams?: string[];
+  /** @default [] */
+  queues?: string[];
+}
+
+export interface QueueDefinitionInput {
+  /** @default false */
+  paused?: boolean;
+  /** @default "none" */
+  ordering?: "none" | "fifo";
+}
+
+/** The receiver's own evidence that the effect was applied */
+export interface EvidenceInput {
+  /** HTTP status that the effect would have answered */
+  status?: number | null;
+  /** What it would have answered: text as it is, any other value as JSON */
+  body?: unknown;
+  /** For people: where the evidence comes from */
+  note?: string | null;
+}
+
+export interface Problem {
+  /** URI that names the kind of problem */
+  type: string;
+  title: string;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  status: number;
+  /** What happened, with which value, and what is allowed */
+  detail: string;
+  /** Stable, for programs */
+  code: string;
+  /** Each thing that is wrong, all of them at once */
+  errors: {
+    /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
+    pointer?: string;
+    /** Stable, for programs */
+    code: string;
+    /** For people */
+    message: string;
+  }[];
+  /** Names this request in the log */
+  request_id: string;
+  /** Of the job or the batch, where that does not allow it (409) */
+  state?: string;
+}
+
+/** What a redrive has done */
+export interface Redriven {
+  /**
+   * On their way again
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  redriven: number;
+  /**
+   * Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  skipped: number;
+}
+
+/** One verdict per item, in order */
+export interface BatchAnswer {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id: string;
+  status: "processing" | "completed";
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  correlation_id: string | null;
+  /** The request was sent before under the same Idempotency-Key; this is the first answer again */
+  replayed: boolean;
+  /** Items by verdict */
+  counts: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    total: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    accepted: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    duplicate: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    conflict: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    rejected: number;
+  };
+  /** In the order of the items sent */
+  items: {
+    /**
+     * Place in the batch, from 0
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    index: number;
+    /** null: none, or not a legal one */
+    idempotency_key: string | null;
+    /** `derived`: the service made the key from the request */
+    key_source?: "given" | "derived";
+    /** `accepted`: durable, will run. `duplicate`: the key is known with the same request. `conflict`: the key is known with another request. `rejected`: see `errors` */
+    verdict: "accepted" | "duplicate" | "conflict" | "rejected";
+    /**
+     * Of the new job, or of the one that has the key
+     * @format uuid
+     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+     */
+    job_id?: string;
+    job_state?:
+      | "scheduled"
+      | "ready"
+      | "running"
+      | "succeeded"
+      | "failed"
+      | "held"
+      | "cancelled"
+      | "expired";
+    /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
+    needs_retry?: true;
+    errors?: {
+      /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
+      pointer?: string;
+      /** Stable, for programs */
+      code: string;
+      /** For people */
+      message: string;
+    }[];
+  }[];
+}
+
+/** A batch, without what its jobs do */
+export interface BatchSummary {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id: string;
+  /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
+  status: "incomplete" | "processing" | "completed" | "cancelled";
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  /** When it was called off */
+  cancelled_at: string | null;
+  correlation_id: string | null;
+  /** Items by verdict */
+  counts: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    total: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    accepted: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    duplicate: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    conflict: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    rejected: number;
+  };
+}
+
+/** How far a batch is */
+export interface BatchProgress {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id: string;
+  /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
+  status: "incomplete" | "processing" | "completed" | "cancelled";
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  /** When the last of its jobs ended */
+  completed_at: string | null;
+  /** When it was called off */
+  cancelled_at: string | null;
+  correlation_id: string | null;
+  /** Items by verdict */
+  counts: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    total: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    accepted: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    duplicate: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    conflict: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    rejected: number;
+  };
+  /** Jobs behind its accepted and duplicate items, by state */
+  jobs: {
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    scheduled: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    ready: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    running: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    succeeded: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    failed: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    held: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    cancelled: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    expired: number;
+  };
+  /**
+   * Ended jobs out of all; 1 where there is none
+   * @min 0
+   * @max 1
+   */
+  progress: number;
+}
+
+/** One item of a batch, and what became of it */
+export interface BatchItem {
+  /**
+   * Place in the batch, from 0
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  index: number;
+  idempotency_key: string | null;
+  /** `derived`: the service made the key from the request */
+  key_source: "given" | "derived" | null;
+  verdict: "accepted" | "duplicate" | "conflict" | "rejected";
+  job_id: string | null;
+  /** As it is now; null where no job is behind the item */
+  job_state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired"
+    | null;
+  /** Of the answer that ended the job */
+  response_status: number | null;
+  errors: {
+    /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
+    pointer?: string;
+    /** Stable, for programs */
+    code: string;
+    /** For people */
+    message: string;
+  }[];
+}
+
+/** One line of the answer */
+export type StreamAnswer =
+  | {
+      /**
+       * Place in the batch, from 0
+       * @min -9007199254740991
+       * @max 9007199254740991
+       */
+      index: number;
+      /** null: none, or not a legal one */
+      idempotency_key: string | null;
+      /** `derived`: the service made the key from the request */
+      key_source?: "given" | "derived";
+      /** `accepted`: durable, will run. `duplicate`: the key is known with the same request. `conflict`: the key is known with another request. `rejected`: see `errors` */
+      verdict: "accepted" | "duplicate" | "conflict" | "rejected";
+      /**
+       * Of the new job, or of the one that has the key
+       * @format uuid
+       * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+       */
+      job_id?: string;
+      job_state?:
+        | "scheduled"
+        | "ready"
+        | "running"
+        | "succeeded"
+        | "failed"
+        | "held"
+        | "cancelled"
+        | "expired";
+      /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
+      needs_retry?: true;
+      errors?: {
+        /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
+        pointer?: string;
+        /** Stable, for programs */
+        code: string;
+        /** For people */
+        message: string;
+      }[];
+      /** The line was stored before; this is its first verdict again */
+      replayed?: true;
+    }
+  | {
+      /** The last line of a stream that is complete */
+      summary: BatchProgress;
+    }
+  | {
+      /** The last line of a stream that failed; what is stored can be resumed */
+      error: Problem;
+    };
+
+/** One call made for a job */
+export interface Attempt {
+  /**
+   * From 1; every call counts. Goes out as `Sluice-Attempt`
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  number: number;
+  /**
+   * Of the lease it was made under
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  epoch: number;
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  worker_id: string;
+  outcome:
+    | "success"
+    | "rejected"
+    | "throttled"
+    | "error"
+    | "timeout"
+    | "not_sent"
+    | "unknown";
+  /** What it took from the budgets of the job */
+  charged: "attempt" | "throttle" | "none";
+  status: number | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  started_at: string;
+  /** When the request left the worker */
+  sent_at: string | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  ended_at: string;
+  /** From eligible to admitted */
+  slot_wait_ms: number | null;
+  /** The wait that the answer asked for */
+  retry_after_ms: number | null;
+  retry_after_capped: boolean;
+  /** First 64 KiB of the answer */
+  excerpt: string | null;
+  /** The answer had more than was read */
+  truncated: boolean;
+  /** Over what was read of the answer, hex */
+  sha256: string | null;
+  error: string | null;
+  /** What its worker saw after the job had gone on without it: evidence, which changes nothing */
+  late: {
+    outcome:
+      | "success"
+      | "rejected"
+      | "throttled"
+      | "error"
+      | "timeout"
+      | "not_sent"
+      | "unknown";
+    status: number | null;
+    /**
+     * @format date-time
+     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+     */
+    at: string;
+  } | null;
+}
+
+/** The call behind an accepted item */
+export interface Job {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  job_id: string;
+  /**
+   * The batch that brought it
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id: string;
+  idempotency_key: string;
+  key_source: "given" | "derived";
+  queue: string;
+  upstream: string;
+  partition_key: string | null;
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  path: string;
+  /** The item's own, masked but for a short list of harmless ones */
+  headers: Partial<Record<string, string>>;
+  /** Absent where there is none, or where it is `body_text` */
+  body?: unknown;
+  body_text?: string;
+  state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  /** Why it failed or is held */
+  reason: string | null;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  priority: number;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  cost: number;
+  payload_version: string | null;
+  correlation_id: string | null;
+  run_at: string | null;
+  expires_at: string | null;
+  /** When it may run next; null where it runs, has ended, is held or paused */
+  next_eligible_at: string | null;
+  /** While it runs */
+  lease_expires_at: string | null;
+  /** The job's own, else the upstream's */
+  max_attempts: number | null;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  attempts_used: number;
+  /**
+   * Throttled answers, which spend no attempt
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  throttles: number;
+  /** What says that it succeeded */
+  evidence: "response" | "receipt" | "reconciled" | null;
+  /** The answer that ended it */
+  response: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    status: number;
+    excerpt: string | null;
+    truncated: boolean;
+    sha256: string | null;
+  } | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  ended_at: string | null;
+  attempts: Attempt[];
+  /** Calls that asked the upstream what became of an attempt; charged nothing */
+  reconciliations: {
+    /**
+     * @format date-time
+     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+     */
+    at: string;
+    /** null: no answer came */
+    status: number | null;
+    /** `applied` ends the job, `absent` has it sent again; with the others it is asked again */
+    verdict: "applied" | "absent" | "throttled" | "unclear";
+  }[];
+}
+
+/** A job, without what can be large */
+export interface JobSummary {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  job_id: string;
+  /**
+   * The batch that brought it
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id: string;
+  idempotency_key: string;
+  key_source: "given" | "derived";
+  queue: string;
+  upstream: string;
+  partition_key: string | null;
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  path: string;
+  state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  /** Why it failed or is held */
+  reason: string | null;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  priority: number;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  cost: number;
+  payload_version: string | null;
+  correlation_id: string | null;
+  run_at: string | null;
+  expires_at: string | null;
+  /** When it may run next; null where it runs, has ended, is held or paused */
+  next_eligible_at: string | null;
+  /** While it runs */
+  lease_expires_at: string | null;
+  /** The job's own, else the upstream's */
+  max_attempts: number | null;
+  /**
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  attempts_used: number;
+  /**
+   * Throttled answers, which spend no attempt
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  throttles: number;
+  /** What says that it succeeded */
+  evidence: "response" | "receipt" | "reconciled" | null;
+  /** The answer that ended it; its excerpt is with the job */
+  response: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    status: number;
+    truncated: boolean;
+    sha256: string | null;
+  } | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  ended_at: string | null;
+}
+
+export interface Cooldown {
+  /** null: of the whole upstream */
+  partition_key: string | null;
+  state: "cooling" | "probing";
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  until: string;
+  reason: string;
+  status: number | null;
+  /** The Retry-After that was seen */
+  header: string | null;
+  job_id: string | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  at: string;
+}
+
+export interface Upstream {
+  /**
+   * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  name: string;
+  /**
+   * A job's path is appended and cannot leave it
+   * @format uri
+   */
+  base_url: string;
+  /**
+   * Sent with every call; `${NAME}` is read from the environment at the time of the call
+   * @default {}
+   */
+  headers: Partial<Record<string, string>>;
+  /**
+   * Header that carries the key; null: the API knows none
+   * @default "Idempotency-Key"
+   */
+  idempotency_header: string | null;
+  /**
+   * How long the API remembers a key, in seconds
+   * @min 1
+   * @max 315360000
+   * @default 86400
+   */
+  key_ttl_s: number;
+  /**
+   * For the whole call, body included, in milliseconds
+   * @min 1
+   * @max 900000
+   * @default 15000
+   */
+  timeout_ms: number;
+  /**
+   * @min 1
+   * @max 900000
+   * @default 5000
+   */
+  connect_timeout_ms: number;
+  /** @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400} */
+  retry: {
+    /**
+     * Attempts a job may spend; throttles are counted apart
+     * @min 1
+     * @max 1000
+     * @default 5
+     */
+    max_attempts: number;
+    /**
+     * First backoff, in milliseconds, before jitter
+     * @min 1
+     * @max 86400000
+     * @default 500
+     */
+    base_ms: number;
+    /**
+     * Longest backoff, in milliseconds
+     * @min 1
+     * @max 86400000
+     * @default 30000
+     */
+    cap_ms: number;
+    /**
+     * Throttled answers a job may get
+     * @min 0
+     * @max 1000000
+     * @default 100
+     */
+    max_throttles: number;
+    /**
+     * Longest Retry-After that is believed, in seconds
+     * @min 1
+     * @max 2678400
+     * @default 86400
+     */
+    retry_after_cap_s: number;
+  };
+  /**
+   * Replaces the default (2xx)
+   * @default null
+   */
+  success_statuses: number[] | null;
+  /**
+   * Replaces the default (408, 425, 5xx); 429 is always a throttle
+   * @default null
+   */
+  retry_statuses: number[] | null;
+  /**
+   * What to do when a call was sent and its answer never seen; null: hold for POST and PATCH without an idempotency header, else resend
+   * @default null
+   */
+  on_unknown: "resend" | "hold" | null;
+  /**
+   * Asks, before anything is sent again, what became of a call whose answer was never seen; spends no attempt. An answer that is neither applied nor absent is asked again with backoff, at most `retry.max_throttles` times in a row; then the job is held
+   * @default null
+   */
+  reconcile: {
+    /**
+     * GET of this path asks; `{key}` is replaced by the outbound key, percent-encoded
+     * @pattern ^\/
+     */
+    path: string;
+    /**
+     * The effect is there: the job has succeeded
+     * @minItems 1
+     * @default [200]
+     */
+    applied_when: number[];
+    /**
+     * It is not: the job is sent again
+     * @minItems 1
+     * @default [404]
+     */
+    absent_when: number[];
+  } | null;
+  /** @default {"statuses":[401]} */
+  fuse: {
+    /** @default [401] */
+    statuses: number[];
+  };
+  /** @default false */
+  paused: boolean;
+  /** @default false */
+  allow_private_addresses: boolean;
+  /**
+   * A config file overwrites it only with a higher one
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  revision: number;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  updated_at: string;
+  cooldowns: Cooldown[];
+}
+
+export interface RateLimit {
+  /**
+   * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  name: string;
+  /** Starts per period; 0 pauses; null: no start limit */
+  limit: number | null;
+  /**
+   * Period in seconds
+   * @min 1
+   * @max 2678400
+   * @default 1
+   */
+  per: number;
+  /** @default "sliding_window" */
+  algorithm: "sliding_window" | "fixed_window" | "token_bucket";
+  /**
+   * token_bucket: most tokens; 0: ceil(limit / per)
+   * @min 0
+   * @max 2147483647
+   * @default 0
+   */
+  burst: number;
+  /**
+   * Jitter between start and arrival that the bound absorbs, in milliseconds
+   * @min 0
+   * @max 10000
+   * @default 25
+   */
+  slack_ms: number;
+  /**
+   * Leased calls, fleet-wide
+   * @default null
+   */
+  max_in_flight: number | null;
+  /**
+   * One window per partition key
+   * @default false
+   */
+  by_partition: boolean;
+  /**
+   * Shared by all replicas through the database
+   * @default "fleet"
+   */
+  scope: "fleet";
+  /**
+   * A throttle under this limit closes everything under it
+   * @default false
+   */
+  shares_cooldown: boolean;
+  /** @default [] */
+  upstreams: string[];
+  /** @default [] */
+  queues: string[];
+  /**
+   * A config file overwrites it only with a higher one
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  revision: number;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  updated_at: string;
+}
+
+export interface Queue {
+  /**
+   * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  name: string;
+  /** @default false */
+  paused: boolean;
+  /** @default "none" */
+  ordering: "none" | "fifo";
+  /**
+   * A config file overwrites it only with a higher one
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  revision: number;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  updated_at: string;
+}
+
+/** A live worker process */
+export interface Worker {
+  /**
+   * New with each start of a process
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  worker_id: string;
+  /** Host name of its machine */
+  host: string;
+  /**
+   * Its process id there
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  pid: number;
+  /**
+   * Worker slots of the process
+   * @min 0
+   * @max 9007199254740991
+   */
+  concurrency: number;
+  /**
+   * When it registered
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  started_at: string;
+  /**
+   * Renewed at a third of its length
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  lease_expires_at: string;
+  /**
+   * Jobs that it holds now
+   * @min 0
+   * @max 9007199254740991
+   */
+  running: number;
+  /** What it runs, the longest running first, at most 200 */
+  jobs: {
+    /**
+     * The job
+     * @format uuid
+     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+     */
+    job_id: string;
+    /** Its queue */
+    queue: string;
+    /** Its upstream */
+    upstream: string;
+    /** Its partition key */
+    partition_key: string | null;
+    /**
+     * Number of the call that is under way
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    attempt: number;
+    /**
+     * Of the lease
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    epoch: number;
+    /**
+     * When the claim let it through
+     * @format date-time
+     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+     */
+    admitted_at: string;
+  }[];
+}
+
+/** How the service stands, all tenants together */
+export interface Stats {
+  /**
+   * When this was worked out, on the clock of the database
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  at: string;
+  /** Jobs that are kept, by state */
+  jobs: {
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    scheduled: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    ready: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    running: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    succeeded: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    failed: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    held: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    cancelled: number;
+    /**
+     * @min 0
+     * @max 9007199254740991
+     */
+    expired: number;
+  };
+  /** Beyond two million ended jobs `succeeded` is an estimate */
+  succeeded_is_estimate: boolean;
+  /** What has happened lately */
+  rates: {
+    /**
+     * Taken over so many seconds until now
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    seconds: number;
+    /**
+     * Calls that were started in that time and have ended
+     * @min 0
+     */
+    attempts_per_second: number;
+    /**
+     * Jobs that have ended
+     * @min 0
+     */
+    ended_per_second: number;
+    /** Those calls by outcome */
+    attempts: {
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      success: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      rejected: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      throttled: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      error: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      timeout: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      not_sent: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      unknown: number;
+    };
+    /** Those jobs by state */
+    ended: {
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      succeeded: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      failed: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      cancelled: number;
+      /**
+       * @min 0
+       * @max 9007199254740991
+       */
+      expired: number;
+    };
+  };
+  /** Of the job that could run now and has waited longest; null: none could */
+  oldest_eligible_age_seconds: number | null;
+  /** Queues in which jobs are ready */
+  queues: {
+    /** Its name */
+    queue: string;
+    /**
+     * Jobs that are due in it
+     * @min 0
+     * @max 9007199254740991
+     */
+    ready: number;
+    /** Of what could run now */
+    oldest_eligible_age_seconds: number | null;
+    /** Of what a window or a cooldown keeps waiting */
+    oldest_throttled_age_seconds: number | null;
+  }[];
+  /** The fleet */
+  workers: {
+    /**
+     * Processes whose lease is good
+     * @min 0
+     * @max 9007199254740991
+     */
+    live: number;
+    /**
+     * Their worker slots
+     * @min 0
+     * @max 9007199254740991
+     */
+    slots: number;
+    /**
+     * Jobs that run
+     * @min 0
+     * @max 9007199254740991
+     */
+    running: number;
+  };
+}
+
+export interface RateWindow {
+  /** Name of the rate limit */
+  limit: string;
+  partition_key: string | null;
+  /** exhausted: no room now; cooling: it, or every upstream it covers, is closed until a time; probing: the rate is coming back after that; paused: by an operator, or limit 0 */
+  state: "open" | "exhausted" | "cooling" | "probing" | "paused";
+  algorithm: "sliding_window" | "fixed_window" | "token_bucket";
+  /** The limit, or the size of the bucket; null: no start limit */
+  capacity: number | null;
+  /**
+   * Seconds
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  per: number;
+  /**
+   * Cost that counts now
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  used: number;
+  /** Cost that would be admitted now */
+  remaining: number | null;
+  /** Of an open fixed window */
+  window_started_at: string | null;
+  /** When room next grows; null while nothing is used */
+  resets_at: string | null;
+  /**
+   * Leased calls of the jobs it covers
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  in_flight: number;
+  cooldown_until: string | null;
+  cooldown: {
+    /**
+     * @format date-time
+     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+     */
+    until: string;
+    reason: string;
+    /** The answer that closed it; null: an operator did */
+    status: number | null;
+    /** The Retry-After that was seen */
+    header: string | null;
+    job_id: string | null;
+    /**
+     * @format date-time
+     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+     */
+    at: string;
+  } | null;
+  /**
+   * Jobs that are due under it
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  waiting_jobs: number;
+  /** How long an admission may be used */
+  permit_ms: number;
+}
+
+export interface RateWindowAudit {
+  limit: string;
+  partition_key: string | null;
+  /**
+   * Seconds
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  per: number;
+  /**
+   * Largest cost of starts in any interval of one period; their number where each costs 1
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  max_starts: number;
+  /** Start of the fullest interval; null: nothing was started */
+  at: string | null;
+  /** Most that the algorithm allows in any interval of one period, wherever it lies */
+  bound: number | null;
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
+   */
+  since: string;
+}
+
+/** Why a job has not run */
+export interface Explanation {
+  /**
+   * The job that was asked about
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  job_id: string;
+  /** As it is now */
+  state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  /** It is ready and waits for nothing but a worker slot */
+  runnable: boolean;
+  /** Its place in its lane, from 1: among what is due there, in a fifo queue among all that is unfinished; null: it runs or has ended */
+  position: number | null;
+  /** All that is in its way now, what keeps its whole lane first; empty: the next claim takes it */
+  waiting_on: {
+    /** `window`: a rate limit has no room for it and those before it, is paused, or has as many calls in flight as it may. `cooldown`: the upstream said 429 or 503, or the rate is coming back after that. `scheduled`: its `run_at`, or the backoff of a retry. `fifo`: a job before it in its lane is unfinished. `slot`: all worker slots are taken. `lease`: it runs, under the lease of a worker. `held`: a person decides. `ended`: there is nothing to wait for */
+    kind:
+      | "window"
+      | "cooldown"
+      | "upstream_paused"
+      | "queue_paused"
+      | "scheduled"
+      | "fifo"
+      | "slot"
+      | "lease"
+      | "held"
+      | "ended";
+    /** Of the limit, the upstream, the queue or the worker; of a held job its reason, of an ended one its state */
+    name: string | null;
+    /** Where the window or the cooldown is of one partition */
+    partition_key: string | null;
+    /** The earliest time at which this is over, as far as one is known */
+    until: string | null;
+    /** For people */
+    detail: string;
+  }[];
+}
+
+/** What became of an idempotency key; lives as long as the key */
+export interface Receipt {
+  idempotency_key: string;
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  job_id: string;
+  /** Of the job, also while it is unfinished */
+  state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  /** Why it failed or is held */
+  reason: string | null;
+  /**
+   * How many calls were made
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  attempts: number;
+  /** Of the answer that ended the job, or as the receiver told it */
+  status: number | null;
+  /** First 64 KiB of that answer */
+  excerpt: string | null;
+  /** The answer had more than the excerpt */
+  truncated: boolean;
+  /** Over what was read of the answer, hex */
+  sha256: string | null;
+  /** What tells the end: the upstream's answer, the receiver's word, or what the upstream said when asked */
+  evidence: "response" | "receipt" | "reconciled" | null;
+  /** What the receiver said with its evidence */
+  note: string | null;
+  /** First call that may have had an effect */
+  first_sent_at: string | null;
+  ended_at: string | null;
+  /** When the key is forgotten; null: the job has not ended */
+  expires_at: string | null;
+}
+
+/** It answers */
+export interface GetLivenessData {
+  status: "alive";
+}
+
+/** Ready */
+export interface GetReadinessData {
+  status: "ready";
+}
+
+export interface ListUpstreamsParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** The upstreams */
+export interface ListUpstreamsData {
+  items: Upstream[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface GetUpstreamParams {
+  name: string;
+}
+
+export type GetUpstreamData = Upstream;
+
+export interface PutUpstreamParams {
+  name: string;
+}
+
+export type PutUpstreamData = Upstream;
+
+export interface DeleteUpstreamParams {
+  name: string;
+}
+
+export type DeleteUpstreamData = unknown;
+
+export interface ListRateLimitsParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** The rate limits */
+export interface ListRateLimitsData {
+  items: RateLimit[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface GetRateLimitParams {
+  name: string;
+}
+
+export type GetRateLimitData = RateLimit;
+
+export interface PutRateLimitParams {
+  name: string;
+}
+
+export type PutRateLimitData = RateLimit;
+
+export interface DeleteRateLimitParams {
+  name: string;
+}
+
+export type DeleteRateLimitData = unknown;
+
+export interface ListQueuesParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** The queues */
+export interface ListQueuesData {
+  items: Queue[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface GetQueueParams {
+  name: string;
+}
+
+export type GetQueueData = Queue;
+
+export interface PutQueueParams {
+  name: string;
+}
+
+export type PutQueueData = Queue;
+
+export interface DeleteQueueParams {
+  name: string;
+}
+
+export type DeleteQueueData = unknown;
+
+export interface PauseUpstreamParams {
+  name: string;
+}
+
+export type PauseUpstreamData = Upstream;
+
+export interface ResumeUpstreamParams {
+  name: string;
+}
+
+export type ResumeUpstreamData = Upstream;
+
+export interface PauseQueueParams {
+  name: string;
+}
+
+export type PauseQueueData = Queue;
+
+export interface ResumeQueueParams {
+  name: string;
+}
+
+export type ResumeQueueData = Queue;
+
+export interface ListRateWindowsParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** Live state */
+export interface ListRateWindowsData {
+  items: RateWindow[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface GetRateWindowParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /** Name of a rate limit */
+  limit: string;
+  /**
+   * One window of a limit by partition
+   * @minLength 1
+   * @maxLength 255
+   */
+  partition_key?: string;
+}
+
+/** Live state */
+export type GetRateWindowData =
+  | RateWindow
+  | {
+      items: RateWindow[];
+      /** Pass it as `cursor` for the next page; null: there is none */
+      next_cursor: string | null;
+    };
+
+export interface AuditRateWindowParams {
+  /**
+   * RFC 3339; an hour ago by default
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
+   */
+  since?: string;
+  /**
+   * One window of a limit by partition
+   * @minLength 1
+   * @maxLength 255
+   */
+  partition_key?: string;
+  /** Name of a rate limit */
+  limit: string;
+}
+
+export type AuditRateWindowData = RateWindowAudit;
+
+export type PauseRateWindowPayload = {
+  /** Which window of a limit by partition */
+  partition_key?: string | null;
+} | null;
+
+export interface PauseRateWindowParams {
+  /** Name of a rate limit */
+  limit: string;
+}
+
+export type PauseRateWindowData = RateWindow;
+
+export type ResumeRateWindowPayload = {
+  /** Which window of a limit by partition */
+  partition_key?: string | null;
+} | null;
+
+export interface ResumeRateWindowParams {
+  /** Name of a rate limit */
+  limit: string;
+}
+
+export type ResumeRateWindowData = RateWindow;
+
+export type ResetRateWindowPayload = {
+  /** Which window of a limit by partition */
+  partition_key?: string | null;
+} | null;
+
+export interface ResetRateWindowParams {
+  /** Name of a rate limit */
+  limit: string;
+}
+
+export type ResetRateWindowData = RateWindow;
+
+export interface CoolDownRateWindowPayload {
+  /**
+   * From now on; an earlier cooldown is never shortened
+   * @exclusiveMin 0
+   * @max 2678400
+   */
+  seconds: number;
+  /**
+   * @minLength 1
+   * @maxLength 500
+   * @default "closed by an operator"
+   */
+  reason?: string;
+  /** Left out of a limit by partition: everything under it */
+  partition_key?: string | null;
+}
+
+export interface CoolDownRateWindowParams {
+  /** Name of a rate limit */
+  limit: string;
+}
+
+export type CoolDownRateWindowData = RateWindow;
+
+export interface ListDeadLettersParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+  /** Only jobs in this state */
+  state?: "failed" | "held";
+  /** Only jobs with this `reason`, as `attempts_exhausted` or `outcome_unknown` */
+  reason?: string;
+  /** Only jobs of this upstream */
+  upstream?: string;
+  /** Only jobs of this queue */
+  queue?: string;
+  /**
+   * Only jobs that this batch has brought
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id?: string;
+}
+
+/** A page of jobs */
+export interface ListDeadLettersData {
+  items: JobSummary[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export type RedriveDeadLettersData = Redriven;
+
+export interface ListWorkersParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** A page of workers */
+export interface ListWorkersData {
+  items: Worker[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export type GetStatsData = Stats;
+
+export interface GetBatchParams {
+  batchId: string;
+}
+
+export type GetBatchData = BatchProgress;
+
+export interface ListBatchItemsParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+  /** Only items with this verdict */
+  verdict?: "accepted" | "duplicate" | "conflict" | "rejected";
+  /** Only items whose job is in this state */
+  state?:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  batchId: string;
+}
+
+/** A page of items */
+export interface ListBatchItemsData {
+  items: BatchItem[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface ListBatchesParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** A page of batches */
+export interface ListBatchesData {
+  items: BatchSummary[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface SubmitBatchParams {
+  /**
+   * Of a stream (`application/x-ndjson`): the queue of lines that name none. Default: `default`
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  queue?: string;
+  /** Of a stream (`application/x-ndjson`): yours, kept with the batch and its jobs */
+  correlation_id?: string;
+  /** Of a stream (`application/x-ndjson`): true: a line without a key gets `sluice-` and the hex of its fingerprint */
+  derive_keys?: "true" | "false";
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  upstream?: string;
+  /** Of a stream (`application/x-ndjson`): default of the lines */
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @maxLength 8192
+   */
+  path?: string;
+  /** Of a stream (`application/x-ndjson`): default of the lines */
+  partition_key?: string;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @min -32768
+   * @max 32767
+   */
+  priority?: number;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
+   */
+  run_at?: string;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
+   */
+  expires_at?: string;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @min 1
+   * @max 2147483647
+   */
+  cost?: number;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @min 1
+   * @max 1000
+   */
+  max_attempts?: number;
+  /**
+   * Of a stream (`application/x-ndjson`): default of the lines
+   * @pattern ^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$
+   */
+  payload_version?: string;
+}
+
+export type SubmitBatchData = BatchAnswer;
+
+export interface CancelBatchParams {
+  batchId: string;
+}
+
+export type CancelBatchData = BatchProgress;
+
+export interface CloseBatchParams {
+  batchId: string;
+}
+
+export type CloseBatchData = BatchProgress;
+
+export interface GetJobParams {
+  jobId: string;
+}
+
+export type GetJobData = Job;
+
+export interface ListJobsParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+  /** Only jobs in this state */
+  state?:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  /** Only jobs of this queue */
+  queue?: string;
+  /** Only jobs of this upstream */
+  upstream?: string;
+  /**
+   * Only jobs that this batch has brought
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  batch_id?: string;
+  /** Only jobs with this key: one, or more where a key was forgotten in between */
+  idempotency_key?: string;
+  /** Only jobs of batches with this correlation id */
+  correlation_id?: string;
+}
+
+/** A page of jobs */
+export interface ListJobsData {
+  items: JobSummary[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface ExplainJobParams {
+  jobId: string;
+}
+
+export type ExplainJobData = Explanation;
+
+export interface CancelJobParams {
+  jobId: string;
+}
+
+export type CancelJobData = Job;
+
+export type RetryJobPayload = {
+  /**
+   * Send a new idempotency key, for an API that replays the errors it has stored under the old one. Refused while the outcome of a call is not known
+   * @default false
+   */
+  fresh_key?: boolean;
+} | null;
+
+export interface RetryJobParams {
+  jobId: string;
+}
+
+export type RetryJobData = Job;
+
+export interface GetReceiptParams {
+  /** The idempotency key */
+  key: string;
+}
+
+export type GetReceiptData = Receipt;
+
+export type PutReceiptPayload = EvidenceInput | null;
+
+export interface PutReceiptParams {
+  /** The idempotency key */
+  key: string;
+}
+
+export type PutReceiptData = Receipt;
+
+export interface GetReceiptByPathParams {
+  /** The idempotency key, percent-encoded */
+  key: string;
+}
+
+export type GetReceiptByPathData = Receipt;
+
+export type PutReceiptByPathPayload = EvidenceInput | null;
+
+export interface PutReceiptByPathParams {
+  /** The idempotency key, percent-encoded */
+  key: string;
+}
+
+export type PutReceiptByPathData = Receipt;
+
+export interface LookUpReceiptsPayload {
+  /** @maxItems 1000 */
+  keys: string[];
+}
+
+/** In the order of the keys */
+export interface LookUpReceiptsData {
+  /** One for each key, in their order */
+  items: (
+    | Receipt
+    | {
+        idempotency_key: string;
+        state: "unknown_key";
+      }
+  )[];
+}

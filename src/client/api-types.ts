@@ -2,38 +2,6 @@
  * Shapes of the API, generated from openapi/openapi.json by `npm run client-types`: a change here is lost, make it in the
  * schemas of the routes.
  */
-/** Which dead letters go on their way again: either `filter` or `job_ids` */
-export interface RedriveInput {
-  /** All dead letters that it fits; empty: all there are */
-  filter?: {
-    /** Only jobs in this state */
-    state?: "failed" | "held";
-    /** Only jobs with this `reason`, as `attempts_exhausted` or `outcome_unknown` */
-    reason?: string;
-    /** Only jobs of this upstream */
-    upstream?: string;
-    /** Only jobs of this queue */
-    queue?: string;
-    /**
-     * Only jobs that this batch has brought
-     * @format uuid
-     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-     */
-    batch_id?: string;
-  };
-  /**
-   * These jobs, as far as they are dead letters
-   * @maxItems 10000
-   * @minItems 1
-   */
-  job_ids?: string[];
-  /**
-   * Send a new idempotency key with each; jobs with a call whose outcome is not known are skipped
-   * @default false
-   */
-  fresh_key?: boolean;
-}
-
 /** A batch of calls to make */
 export interface BatchInput {
   /**
@@ -198,6 +166,59 @@ export interface StreamLineInput {
   max_attempts?: number | null;
   /** Goes out as `Sluice-Payload-Version` */
   payload_version?: string | null;
+}
+
+export interface ApiKeyRequestInput {
+  /**
+   * For people: who uses it, where
+   * @minLength 1
+   * @maxLength 200
+   */
+  name: string;
+  /**
+   * What it may do, exactly: no scope implies another. `submit`: bring work and steer it; `read`: look at it, and `/metrics`; `receipts`: put receipts; `admin`: everything under `/admin`
+   * @maxItems 4
+   * @minItems 1
+   */
+  scopes: ("submit" | "read" | "receipts" | "admin")[];
+  /**
+   * Whose batches, jobs, keys and receipts it works on; a tenant sees only its own. Same syntax as names of definitions
+   * @default "default"
+   * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
+   */
+  tenant?: string;
+}
+
+/** Which dead letters go on their way again: either `filter` or `job_ids` */
+export interface RedriveInput {
+  /** All dead letters that it fits; empty: all there are */
+  filter?: {
+    /** Only jobs in this state */
+    state?: "failed" | "held";
+    /** Only jobs with this `reason`, as `attempts_exhausted` or `outcome_unknown` */
+    reason?: string;
+    /** Only jobs of this upstream */
+    upstream?: string;
+    /** Only jobs of this queue */
+    queue?: string;
+    /**
+     * Only jobs that this batch has brought
+     * @format uuid
+     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+     */
+    batch_id?: string;
+  };
+  /**
+   * These jobs, as far as they are dead letters
+   * @maxItems 10000
+   * @minItems 1
+   */
+  job_ids?: string[];
+  /**
+   * Send a new idempotency key with each; jobs with a call whose outcome is not known are skipped
+   * @default false
+   */
+  fresh_key?: boolean;
 }
 
 export interface UpstreamDefinitionInput {
@@ -420,20 +441,16 @@ export interface Problem {
   state?: string;
 }
 
-/** What a redrive has done */
-export interface Redriven {
+/** Worked out from the rate limits over its jobs and how much of them is used, what stands before it, cooldowns, `run_at` and how its calls have gone so far. It moves as these do */
+export interface Eta {
   /**
-   * On their way again
-   * @min -9007199254740991
-   * @max 9007199254740991
+   * When the last of its jobs is expected to end, as things stand
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
-  redriven: number;
-  /**
-   * Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
-  skipped: number;
+  at: string;
+  /** The rate limit that decides it, or the upstream whose cooldown does; null: neither does, but the time of the calls themselves, worker slots, an order, or a `run_at` */
+  limited_by: string | null;
 }
 
 /** One verdict per item, in order */
@@ -665,6 +682,8 @@ export interface BatchProgress {
    * @max 1
    */
   progress: number;
+  /** When it is expected to be done. null: it is done; something in its way is paused, or a job of it is held, so that nobody can say; or nothing is known yet from which to tell (no rate limit, and no call made; no worker) */
+  eta: Eta | null;
 }
 
 /** One item of a batch, and what became of it */
@@ -754,6 +773,66 @@ export type StreamAnswer =
       /** The last line of a stream that failed; what is stored can be resumed */
       error: Problem;
     };
+
+export interface ApiKey {
+  /**
+   * Names the key in the log (`key_id`) and in this API; it is no secret
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  id: string;
+  /** As it was given */
+  name: string;
+  /** Whose batches, jobs, keys and receipts it works on; a tenant sees only its own. Same syntax as names of definitions */
+  tenant: string;
+  /** What it may do, exactly: no scope implies another. `submit`: bring work and steer it; `read`: look at it, and `/metrics`; `receipts`: put receipts; `admin`: everything under `/admin` */
+  scopes: ("submit" | "read" | "receipts" | "admin")[];
+  /**
+   * When it was made
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+}
+
+export interface NewApiKey {
+  /**
+   * Names the key in the log (`key_id`) and in this API; it is no secret
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  id: string;
+  /** As it was given */
+  name: string;
+  /** Whose batches, jobs, keys and receipts it works on; a tenant sees only its own. Same syntax as names of definitions */
+  tenant: string;
+  /** What it may do, exactly: no scope implies another. `submit`: bring work and steer it; `read`: look at it, and `/metrics`; `receipts`: put receipts; `admin`: everything under `/admin` */
+  scopes: ("submit" | "read" | "receipts" | "admin")[];
+  /**
+   * When it was made
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  /** Send it as `Authorization: Bearer …`. Shown this once: only its hash is kept */
+  key: string;
+}
+
+/** What a redrive has done */
+export interface Redriven {
+  /**
+   * On their way again
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  redriven: number;
+  /**
+   * Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  skipped: number;
+}
 
 /** One call made for a job */
 export interface Attempt {
@@ -1024,6 +1103,7 @@ export interface Cooldown {
   status: number | null;
   /** The Retry-After that was seen */
   header: string | null;
+  /** The job that met it; null: none did, or it is of another tenant */
   job_id: string | null;
   /**
    * @format date-time
@@ -1305,12 +1385,8 @@ export interface Worker {
   running: number;
   /** What it runs, the longest running first, at most 200 */
   jobs: {
-    /**
-     * The job
-     * @format uuid
-     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-     */
-    job_id: string;
+    /** The job; null: of another tenant */
+    job_id: string | null;
     /** Its queue */
     queue: string;
     /** Its upstream */
@@ -1556,6 +1632,7 @@ export interface RateWindow {
     status: number | null;
     /** The Retry-After that was seen */
     header: string | null;
+    /** The job that met it; null: none did, or it is of another tenant */
     job_id: string | null;
     /**
      * @format date-time
@@ -2005,6 +2082,40 @@ export interface ListWorkersData {
 }
 
 export type GetStatsData = Stats;
+
+export type CreateApiKeyData = NewApiKey;
+
+export interface ListApiKeysParams {
+  /** `next_cursor` of the page before */
+  cursor?: string;
+  /**
+   * Most items of a page
+   * @min 1
+   * @max 1000
+   */
+  limit?: number;
+}
+
+/** A page of keys */
+export interface ListApiKeysData {
+  items: ApiKey[];
+  /** Pass it as `cursor` for the next page; null: there is none */
+  next_cursor: string | null;
+}
+
+export interface GetApiKeyParams {
+  /** Of an API key */
+  id: string;
+}
+
+export type GetApiKeyData = ApiKey;
+
+export interface DeleteApiKeyParams {
+  /** Of an API key */
+  id: string;
+}
+
+export type DeleteApiKeyData = unknown;
 
 export interface GetBatchParams {
   batchId: string;

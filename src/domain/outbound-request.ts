@@ -5,6 +5,7 @@
  * a header that the operator declared, or set one that belongs to the connection or to this service.
  */
 import { createHash } from 'node:crypto';
+import { defaultTenant } from './access.ts';
 import type { Reconcile, Upstream } from './definitions.ts';
 import type { Fault } from './errors.ts';
 import type { ClaimedJob, KeySource, Method } from './job.ts';
@@ -28,8 +29,6 @@ export interface OutboundRequest {
 /** A call that cannot be made at all; goes to `decideSettlement` like a call that failed before it left. */
 export type NotSent = Extract<CallResult, { kind: 'not_sent' }>;
 
-/** Tenant of everything that no API key separates. */
-const defaultTenant = 'default';
 const derivedPrefix = 'sluice-';
 
 /**

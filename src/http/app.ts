@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance, LogController } from 'fastify';
 import { serializerCompiler } from 'fastify-type-provider-zod';
+import { identify } from '../application/api-keys.ts';
 import type { DefinitionStore } from '../application/definitions.ts';
 import { createReadinessCheck } from '../application/readiness.ts';
 import { type Fault, ProblemError } from '../domain/errors.ts';
@@ -19,6 +20,7 @@ import { addOpenApi } from './openapi.ts';
 import { problemDocument, problemMediaType } from './problem-details.ts';
 import { addRequestLog } from './request-log.ts';
 import { refuseUnknownParameters, requestValidator } from './request-validation.ts';
+import { adminApiKeyRoutes } from './routes/admin-api-keys.ts';
 import { adminDeadLetterRoutes } from './routes/admin-dead-letter.ts';
 import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
 import { adminFleetRoutes } from './routes/admin-fleet.ts';
@@ -41,7 +43,7 @@ export interface AppDependencies {
   readonly logger: Logger;
   readonly clock: Clock;
   readonly database: Database;
-  /** The bootstrap key with all scopes; undefined: everything is open. */
+  /** The bootstrap key with all scopes; undefined: requests need no key. */
   readonly adminKey: string | undefined;
   readonly definitions: DefinitionStore;
   /** Environment variables that headers of upstreams may use. */
@@ -88,7 +90,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   });
   addRequestLog(app, logger);
   openDocs(app);
-  addAuth(app, { adminKey: deps.adminKey });
+  addAuth(app, { adminKey: deps.adminKey, identify: (key) => identify(deps, key) });
   refuseUnknownParameters(app, docsPath);
   addOpenApi(app);
 
@@ -104,6 +106,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     adminRateWindowRoutes(scope, deps);
     adminDeadLetterRoutes(scope, deps);
     adminFleetRoutes(scope, deps);
+    adminApiKeyRoutes(scope, deps);
     batchRoutes(scope, deps);
     batchOperationRoutes(scope, deps);
     jobRoutes(scope, deps);

@@ -48,7 +48,6 @@ export function createErrorHandler({ logger, clock }: { logger: Logger; clock: C
 export function sendProblem(problem: ProblemError, request: FastifyRequest, reply: FastifyReply): void {
   request.problemCode = problem.code;
   if (problem.retryAfterSeconds !== undefined) reply.header('retry-after', String(problem.retryAfterSeconds));
-  if (problem.code === 'unauthorized') reply.header('www-authenticate', 'Bearer');
   const document = problemDocument(problem.code, problem.message, request.id, problem.errors, problem.state);
   // Bytes, because the framework adds a charset to the content type of a string, and JSON has none (RFC 8259, section 11).
   reply

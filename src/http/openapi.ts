@@ -7,7 +7,7 @@ import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifySchema } from 'fastify';
 import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-provider-zod';
-import type { z } from 'zod';
+import { z } from 'zod';
 import { operationId } from './operation-id.ts';
 import { problemMediaType, problemSchema } from './problem-details.ts';
 
@@ -24,17 +24,20 @@ const tags = [
   { name: 'rate windows', description: 'Live state of rate limits, their audit, and the levers' },
   { name: 'dead letters', description: 'Failed and held jobs, which need a person' },
   { name: 'fleet', description: 'Workers and figures of the whole' },
+  { name: 'API keys', description: 'Who may call, for which tenant' },
   { name: 'health', description: 'For load balancers and supervisors' },
 ];
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** What a route takes and answers (with the same status) under another media type than JSON, for the document. */
+    /** What a route takes (undefined: nothing) and answers with this status under another media type than JSON, for the document. */
     otherMedia?: {
       readonly type: string;
-      readonly body: z.ZodType;
+      readonly body?: z.ZodType;
       readonly status: number;
       readonly answer: z.ZodType;
+      /** Of a stream of events: the data of each kind. */
+      readonly events?: Readonly<Record<string, z.ZodType>>;
     };
   }
 }
@@ -63,9 +66,13 @@ export function addOpenApi(app: FastifyInstance): void {
         ...complete,
       });
       if (otherMedia === undefined) return { schema, url };
-      const { type, body, status, answer } = otherMedia;
-      const { schema: other } = transformed({ body, response: { [status]: answer } });
-      return { schema: withMedia(schema as Shown, type, other as Shown, status), url };
+      const { type, body, status, answer, events } = otherMedia;
+      const { schema: other } = transformed({ ...(body && { body }), response: { [status]: answer } });
+      const data = events && (transformed({ response: { [status]: z.object(events) } }).schema as Shown);
+      return {
+        schema: withMedia(schema as Shown, type, other as Shown, { status, events: data?.response[status] }),
+        url,
+      };
     },
     transformObject: (document) => withoutUnused(jsonSchemaTransformObject(document)),
   });
@@ -90,22 +97,34 @@ function completeSchema(schema: FastifySchema = {}, scope: string | undefined): 
   };
 }
 
-interface Shown {
-  readonly body?: object;
-  readonly response: Readonly<Record<string, { readonly description?: string }>>;
+interface ShownAnswer {
+  readonly description?: string;
+  readonly properties?: object;
 }
 
-/** The operation with a second form of its body and of its answer. */
-function withMedia(shown: Shown, type: string, other: Shown, status: number): FastifySchema {
+interface Shown {
+  readonly body?: object;
+  readonly response: Readonly<Record<string, ShownAnswer>>;
+}
+
+/** The operation with a second form of its body and of its answer; of a stream of events, with the data of each kind. */
+function withMedia(
+  shown: Shown,
+  type: string,
+  other: Shown,
+  { status, events }: { readonly status: number; readonly events: ShownAnswer | undefined },
+): FastifySchema {
   const { description, ...json } = shown.response[status]!;
+  const { body } = other;
+  const answer = { schema: other.response[status], ...(events && { 'x-events': events.properties }) };
   return {
     ...shown,
-    body: { content: { 'application/json': { schema: shown.body }, [type]: { schema: other.body } } },
+    ...(body && { body: { content: { 'application/json': { schema: shown.body }, [type]: { schema: body } } } }),
     response: {
       ...shown.response,
       [status]: {
         description,
-        content: { 'application/json': { schema: json }, [type]: { schema: other.response[status] } },
+        content: events === undefined ? { 'application/json': { schema: json }, [type]: answer } : { [type]: answer },
       },
     },
   };

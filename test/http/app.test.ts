@@ -123,7 +123,7 @@ t.test('a route cannot be registered without a scope, or with parameters that ar
     watch(app);
     return (options: object) => app.get('/x', options, async () => 'x');
   };
-  const withAuth = bare((app) => addAuth(app, {}));
+  const withAuth = bare((app) => addAuth(app, { adminKey: undefined, identify: async () => null }));
   t.throws(() => withAuth({}), /names no scope/);
   t.doesNotThrow(() => withAuth({ config: { scope: 'read' } }));
   const withStrictness = bare((app) => refuseUnknownParameters(app));

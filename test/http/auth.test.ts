@@ -21,7 +21,7 @@ t.test('with a key configured, only the open paths answer without one', async (t
         url: path.replaceAll(/\{\w+\}/g, 'x'),
       });
       t.equal(response.statusCode, 401, `${method} ${path}`);
-      t.equal(response.headers['www-authenticate'], 'Bearer');
+      t.equal(response.headers['www-authenticate'], 'Bearer realm="sluice"');
       t.equal(response.json().code, 'unauthorized');
     }
   }
@@ -38,6 +38,13 @@ t.test('the key opens, and nothing that is only like it', async (t) => {
     t.equal(await status(good), 503, good);
   const bad = [
     '',
+    `sluice_${'A'.repeat(63)}`,
+    `Bearer sluice_${'A'.repeat(63)}`,
+    `Bearer sluice_${'A'.repeat(65)}`,
+    `Bearer sluice_${'A'.repeat(63)}=`,
+    `Bearer sluice_${'A'.repeat(63)}\u00e9`,
+    `Bearer SLUICE_${'A'.repeat(64)}`,
+    `Bearer ${' '.repeat(8000)}x${' '.repeat(4000)}y`,
     'Bearer',
     'Bearer ',
     adminKey,
@@ -51,6 +58,11 @@ t.test('the key opens, and nothing that is only like it', async (t) => {
     'Bearer undefined',
   ];
   for (const each of bad) t.equal(await status(each), 401, each);
+  t.equal(
+    await status(`Bearer sluice_${'A'.repeat(64)}`),
+    503,
+    'it may be a stored key: not refused while nobody can look',
+  );
   t.equal((await app.inject({ url: `/admin/queues?key=${adminKey}` })).statusCode, 401, 'not in the query');
 });
 
@@ -73,6 +85,33 @@ t.test('the key never reaches an answer or the log', async (t) => {
     }
   }
   t.notMatch(logText(), adminKey);
+});
+
+t.test('a key that cannot be looked up is no wrong key: 503, and when to come back', async (t) => {
+  for (const key of [adminKey, undefined]) {
+    const { app, logText } = await setup(t, key);
+    const text = `sluice_${'aB3-_'.repeat(12)}aB3-`;
+    for (const url of ['/v1/jobs', '/no-such-path']) {
+      const response = await app.inject({ url, headers: { authorization: `Bearer ${text}` } });
+      t.match(response, { statusCode: 503, headers: { 'retry-after': /^[1-9]/ } }, url);
+      t.equal(response.json().code, 'database_unavailable');
+    }
+    t.equal((await app.inject({ url: '/livez', headers: { authorization: `Bearer ${text}` } })).statusCode, 200);
+    t.notMatch(logText(), text);
+  }
+});
+
+t.test('without a bootstrap key, a key that is presented must be known all the same', async (t) => {
+  const { app } = await setup(t, undefined);
+  const answer = (authorization: string) => app.inject({ url: '/admin/queues', headers: { authorization } });
+  for (const wrong of ['Bearer', 'Bearer ', 'bearer x', 'Bearer undefined', `Bearer ${adminKey}`]) {
+    const response = await answer(wrong);
+    t.equal(response.statusCode, 401, wrong);
+    t.equal(response.headers['www-authenticate'], 'Bearer realm="sluice", error="invalid_token"');
+    t.match(response.json().detail, /not known.*without one/);
+  }
+  // Of another scheme it is no key: as if it were not there.
+  for (const other of ['', 'Basic eDp5', 'Bearerx y']) t.equal((await answer(other)).statusCode, 503, other);
 });
 
 t.test('without a key everything is open to programs, and pages of other sites change nothing', async (t) => {

@@ -5,6 +5,7 @@
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
+import { jobNames } from '../../application/job-names.ts';
 import {
   type DefinitionDependencies,
   deleteDefinition,
@@ -62,7 +63,8 @@ function addKind(app: FastifyInstance, deps: DefinitionDependencies, kind: Defin
       const { cursor, limit } = request.query;
       const after = decodeCursor(definitionName, cursor) ?? '';
       const { items, next } = await listDefinitions(deps, kind, { after, limit });
-      return { items: await show(deps, kind, items), next_cursor: next === null ? null : encodeCursor(next) };
+      const shown = await show(deps, kind, request.principal.tenant, items);
+      return { items: shown, next_cursor: next === null ? null : encodeCursor(next) };
     },
   );
 
@@ -77,7 +79,8 @@ function addKind(app: FastifyInstance, deps: DefinitionDependencies, kind: Defin
         response: { 200: answer.describe('As it is stored') },
       },
     },
-    async (request) => showOne(deps, kind, await getDefinition(deps, kind, request.params.name)),
+    async (request) =>
+      showOne(deps, kind, request.principal.tenant, await getDefinition(deps, kind, request.params.name)),
   );
 
   typed.put(
@@ -98,7 +101,7 @@ function addKind(app: FastifyInstance, deps: DefinitionDependencies, kind: Defin
     async (request, reply) => {
       const { name } = request.params;
       const { created, stored } = await putDefinition(deps, kind, name, withoutAdded(request.body, name));
-      return reply.code(created ? 201 : 200).send(await showOne(deps, kind, stored));
+      return reply.code(created ? 201 : 200).send(await showOne(deps, kind, request.principal.tenant, stored));
     },
   );
 
@@ -145,16 +148,27 @@ function addPauses(app: FastifyInstance, deps: DefinitionDependencies, kind: 'up
           response: { 200: answer.describe('As it is stored now') },
         },
       },
-      async (request) => showOne(deps, kind, await setPaused(deps, kind, request.params.name, paused)),
+      async (request) =>
+        showOne(deps, kind, request.principal.tenant, await setPaused(deps, kind, request.params.name, paused)),
     );
   }
 }
 
-async function showOne(deps: DefinitionDependencies, kind: DefinitionKind, stored: Stored): Promise<object> {
-  return (await show(deps, kind, [stored]))[0]!;
+async function showOne(
+  deps: DefinitionDependencies,
+  kind: DefinitionKind,
+  tenant: string,
+  stored: Stored,
+): Promise<object> {
+  return (await show(deps, kind, tenant, [stored]))[0]!;
 }
 
-async function show(deps: DefinitionDependencies, kind: DefinitionKind, items: readonly Stored[]): Promise<object[]> {
+async function show(
+  deps: DefinitionDependencies,
+  kind: DefinitionKind,
+  tenant: string,
+  items: readonly Stored[],
+): Promise<object[]> {
   const shown = items.map(({ name, definition, revision, updatedAt }) => ({
     name,
     ...definition,
@@ -165,6 +179,11 @@ async function show(deps: DefinitionDependencies, kind: DefinitionKind, items: r
   const cooldowns = await listCooldowns(
     deps,
     items.map((item) => item.name),
+  );
+  const nameOf = await jobNames(
+    deps,
+    tenant,
+    cooldowns.map(({ jobId }) => jobId),
   );
   return shown.map((upstream) => ({
     ...upstream,
@@ -177,7 +196,7 @@ async function show(deps: DefinitionDependencies, kind: DefinitionKind, items: r
         reason,
         status,
         header,
-        job_id: jobId,
+        job_id: nameOf(jobId),
         at: at.toISOString(),
       })),
   }));

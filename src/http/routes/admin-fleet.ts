@@ -3,6 +3,7 @@ import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { getStats, listWorkers } from '../../application/fleet.ts';
+import { type JobName, jobNames } from '../../application/job-names.ts';
 import type { Database } from '../../postgres/database.ts';
 import type { Stats } from '../../postgres/read-stats.ts';
 import type { LiveWorker } from '../../postgres/read-workers.ts';
@@ -31,7 +32,12 @@ export function adminFleetRoutes(app: FastifyInstance, deps: { readonly database
       const { cursor, limit } = request.query;
       const after = decodeCursor(z.uuid(), cursor) ?? null;
       const { items, next } = await listWorkers(deps, { after, limit });
-      return { items: items.map(showWorker), next_cursor: next === null ? null : encodeCursor(next) };
+      const running = items.flatMap(({ jobs }) => jobs.map(({ jobId }) => jobId));
+      const nameOf = await jobNames(deps, request.principal.tenant, running);
+      return {
+        items: items.map((worker) => showWorker(worker, nameOf)),
+        next_cursor: next === null ? null : encodeCursor(next),
+      };
     },
   );
 
@@ -50,7 +56,7 @@ export function adminFleetRoutes(app: FastifyInstance, deps: { readonly database
   );
 }
 
-function showWorker(worker: LiveWorker): z.output<typeof workerSchema> {
+function showWorker(worker: LiveWorker, nameOf: JobName): z.output<typeof workerSchema> {
   return {
     worker_id: worker.workerId,
     host: worker.host,
@@ -60,7 +66,7 @@ function showWorker(worker: LiveWorker): z.output<typeof workerSchema> {
     lease_expires_at: worker.leaseExpiresAt.toISOString(),
     running: worker.running,
     jobs: worker.jobs.map((job) => ({
-      job_id: job.jobId,
+      job_id: nameOf(job.jobId),
       queue: job.queue,
       upstream: job.upstream,
       partition_key: job.partitionKey,

@@ -2,6 +2,7 @@
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
+import { type JobName, jobNames } from '../../application/job-names.ts';
 import {
   auditRateWindow,
   coolRateWindow,
@@ -39,11 +40,15 @@ export function adminRateWindowRoutes(app: FastifyInstance, deps: RateWindowDepe
 function addReads(app: FastifyInstance, deps: RateWindowDependencies): void {
   const typed = app.withTypeProvider<ZodTypeProvider>();
 
-  const page = async (only: string | null, { cursor, limit }: { cursor?: string | undefined; limit: number }) => {
+  const page = async (
+    tenant: string,
+    only: string | null,
+    { cursor, limit }: { cursor?: string | undefined; limit: number },
+  ) => {
     const [limitName, partitionKey] = decodeCursor(position, cursor) ?? ['', ''];
     const { items, next } = await listRateWindows(deps, { only, after: { limit: limitName, partitionKey }, limit });
     return {
-      items: items.map(show),
+      items: await show(deps, tenant, items),
       next_cursor: next === null ? null : encodeCursor([next.limit, next.partitionKey]),
     };
   };
@@ -60,7 +65,7 @@ function addReads(app: FastifyInstance, deps: RateWindowDependencies): void {
         response: { 200: listOf(rateWindowSchema).describe('Live state') },
       },
     },
-    (request) => page(null, request.query),
+    (request) => page(request.principal.tenant, null, request.query),
   );
 
   typed.get(
@@ -79,8 +84,14 @@ function addReads(app: FastifyInstance, deps: RateWindowDependencies): void {
     async (request) => {
       const { limit } = request.params;
       const { partition_key: partitionKey } = request.query;
-      if (partitionKey === undefined && (await isPartitioned(deps, limit))) return page(limit, request.query);
-      return show(await getRateWindow(deps, { limit, partitionKey: partitionKey ?? '' }));
+      if (partitionKey === undefined && (await isPartitioned(deps, limit))) {
+        return page(request.principal.tenant, limit, request.query);
+      }
+      return showOne(
+        deps,
+        request.principal.tenant,
+        await getRateWindow(deps, { limit, partitionKey: partitionKey ?? '' }),
+      );
     },
   );
 }
@@ -153,7 +164,11 @@ function addLevers(app: FastifyInstance, deps: RateWindowDependencies): void {
         },
       },
       async (request) =>
-        show(await use(deps, { limit: request.params.limit, partitionKey: request.body?.partition_key ?? null })),
+        showOne(
+          deps,
+          request.principal.tenant,
+          await use(deps, { limit: request.params.limit, partitionKey: request.body?.partition_key ?? null }),
+        ),
     );
   }
 
@@ -173,7 +188,9 @@ function addLevers(app: FastifyInstance, deps: RateWindowDependencies): void {
     },
     async (request) => {
       const { seconds, reason, partition_key: partitionKey } = request.body;
-      return show(
+      return showOne(
+        deps,
+        request.principal.tenant,
         await coolRateWindow(deps, {
           limit: request.params.limit,
           partitionKey: partitionKey ?? null,
@@ -185,7 +202,22 @@ function addLevers(app: FastifyInstance, deps: RateWindowDependencies): void {
   );
 }
 
-function show(view: RateWindowView): z.input<typeof rateWindowSchema> {
+type Shown = z.input<typeof rateWindowSchema>;
+
+async function showOne(deps: RateWindowDependencies, tenant: string, view: RateWindowView): Promise<Shown> {
+  return (await show(deps, tenant, [view]))[0]!;
+}
+
+async function show(deps: RateWindowDependencies, tenant: string, views: readonly RateWindowView[]): Promise<Shown[]> {
+  const nameOf = await jobNames(
+    deps,
+    tenant,
+    views.map(({ cooldown }) => cooldown?.jobId ?? null),
+  );
+  return views.map((view) => showView(view, nameOf));
+}
+
+function showView(view: RateWindowView, nameOf: JobName): Shown {
   const { cooldown } = view;
   return {
     limit: view.limit,
@@ -208,7 +240,7 @@ function show(view: RateWindowView): z.input<typeof rateWindowSchema> {
             reason: cooldown.reason,
             status: cooldown.status,
             header: cooldown.header,
-            job_id: cooldown.jobId,
+            job_id: nameOf(cooldown.jobId),
             at: cooldown.at.toISOString(),
           },
     waiting_jobs: view.waitingJobs,

@@ -20,7 +20,7 @@ const cooldownSchema = z
     reason: z.string(),
     status: z.number().int().nullable(),
     header: z.string().nullable().describe('The Retry-After that was seen'),
-    job_id: z.uuid().nullable(),
+    job_id: z.uuid().nullable().describe('The job that met it; null: none did, or it is of another tenant'),
     at: z.iso.datetime(),
   })
   .meta({ id: 'Cooldown' });

@@ -16,7 +16,7 @@ export const workerSchema = z
     jobs: z
       .array(
         z.object({
-          job_id: z.uuid().describe('The job'),
+          job_id: z.uuid().nullable().describe('The job; null: of another tenant'),
           queue: z.string().describe('Its queue'),
           upstream: z.string().describe('Its upstream'),
           partition_key: z.string().nullable().describe('Its partition key'),

@@ -8,7 +8,7 @@ export const windowCooldownSchema = z.object({
   reason: z.string(),
   status: z.number().int().nullable().describe('The answer that closed it; null: an operator did'),
   header: z.string().nullable().describe('The Retry-After that was seen'),
-  job_id: z.uuid().nullable(),
+  job_id: z.uuid().nullable().describe('The job that met it; null: none did, or it is of another tenant'),
   at: z.iso.datetime(),
 });
 

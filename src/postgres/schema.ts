@@ -230,6 +230,25 @@ export const batchStreams = sluice.table('batch_streams', {
 });
 
 /**
+ * Batches of which an answer has blown the fuse, with the evidence; see fuses.ts. A row stays with its batch, so that an
+ * answer from before a resume is known as such.
+ */
+export const blownFuses = sluice.table(
+  'blown_fuses',
+  {
+    batchId: uuid('batch_id').primaryKey(),
+    /** `holding`, `resuming`: its jobs are being moved, step by step. */
+    state: text('state', { enum: ['holding', 'held', 'resuming', 'resumed'] }).notNull(),
+    jobId: uuid('job_id').notNull(),
+    status: smallint('status').notNull(),
+    at: instant('at').notNull(),
+    /** When a person last said that it may go on; null: not since it blew. */
+    resumedAt: instant('resumed_at'),
+  },
+  (t) => [index('blown_fuses_moving').on(t.state).where(sql`${t.state} in ('holding', 'resuming')`)],
+);
+
+/**
  * Large batches past their retention: gone for everybody, their items and jobs still being cleared away piece by piece. In a
  * table of its own, so that no reader has to know of it and whoever runs next goes on where a killed process stopped.
  */
@@ -390,6 +409,8 @@ export const parkedJobs = sluice.table(
     reason: text('reason'),
     /** null: held. */
     dueAt: instant('due_at'),
+    /** Of one that a fuse holds: when it would have been due; null: at once. */
+    resumeAt: instant('resume_at'),
     cost: integer('cost').notNull(),
     expiresAt: instant('expires_at'),
     ...ledger(),

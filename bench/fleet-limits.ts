@@ -3,8 +3,9 @@
  * (the service's audit) and at the upstream, and how much of the quota is used while it is the only brake. Replicas are
  * killed where a case says so.
  */
-import { ApiClient } from '../src/cli/api-client.ts';
+
 import type { Replica } from '../src/cli/demo/replica.ts';
+import { SluiceClient } from '../src/client/index.ts';
 import { permitMs } from '../src/domain/rate-window.ts';
 import type { RequestLog } from '../src/simulator/request-log.ts';
 import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
@@ -115,7 +116,7 @@ async function judge(
 ): Promise<LimitFigures> {
   const { limit, per, algorithm, burst = Math.ceil(limit / per), jobs } = limitCase;
   const perMs = per * 1000;
-  const audit = await new ApiClient(service.url).call<Audit>('GET', '/admin/rate-windows/quota/audit');
+  const audit = await new SluiceClient({ baseUrl: service.url }).call<Audit>('GET', '/admin/rate-windows/quota/audit');
   const starts = await database.query<{ ms: number }>(
     `select extract(epoch from coalesce(sent_at, started_at))::float8 * 1000 as ms
        from sluice.attempts a join sluice.jobs j on j.id = a.job_id

@@ -1,5 +1,5 @@
 /** How long a job takes from its POST to its call's arrival at the upstream, one job at a time. */
-import { ApiClient } from '../src/cli/api-client.ts';
+import { SluiceClient } from '../src/client/index.ts';
 import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 
@@ -15,7 +15,7 @@ export async function postToCallMs(
   upstream: UpstreamProcess,
   items: ReadonlyArray<{ readonly idempotency_key: string }>,
 ): Promise<number[]> {
-  const api = new ApiClient(serviceUrl);
+  const api = new SluiceClient({ baseUrl: serviceUrl });
   const sentAt = new Map<string, number>();
   for (const item of items) {
     const before = await upstream.count();

@@ -47,7 +47,9 @@ const allowed: Readonly<Record<string, readonly string[]>> = {
   compose: ['config', 'http', 'worker', 'cli', 'application', 'postgres', 'outbound', 'domain'],
   http: ['application', 'postgres', 'domain'],
   worker: ['application', 'postgres', 'domain'],
-  cli: ['config', 'application', 'postgres', 'simulator', 'domain'],
+  cli: ['config', 'client', 'application', 'postgres', 'simulator', 'domain'],
+  // What a user's program imports: of the service it knows the OpenAPI document, and no code.
+  client: [],
   application: ['postgres', 'outbound', 'domain'],
   postgres: ['domain'],
   outbound: ['domain'],
@@ -72,6 +74,16 @@ t.test('imports go down only', async (t) => {
     const system = part === 'domain' ? [] : ['system'];
     const wrong = imports.filter((each) => ![part, ...system, ...may].includes(partOf(each)));
     t.same(wrong, [], path);
+  }
+});
+
+t.test('the client brings nothing of the service along but the clock', async (t) => {
+  for (const { path, imports } of src.filter((source) => partOf(source.path) === 'client')) {
+    t.same(
+      imports.filter((each) => partOf(each) !== 'client' && each !== 'src/system/clock.ts'),
+      [],
+      path,
+    );
   }
 });
 
@@ -120,6 +132,8 @@ t.test('there are no cycles', async (t) => {
 t.test('every file of the code is used by the program', async (t) => {
   const entries = [
     'src/main.ts',
+    // What a user's program imports.
+    'src/client/index.ts',
     // A process of its own in the demo.
     'src/simulator/main.ts',
     // The table that tests hold the stores and the rules against; the moves themselves are SQL.

@@ -1,13 +1,13 @@
 /**
  * The API as tests speak it: typed answers for what they look at, and waiting by polling for a condition.
  */
-import { ApiClient } from '../../src/cli/api-client.ts';
+import { SluiceClient } from '../../src/client/index.ts';
 import { systemClock } from '../../src/system/clock.ts';
 
 export interface VerdictItem {
   readonly index: number;
   readonly idempotency_key: string | null;
-  readonly key_source?: string;
+  readonly key_source?: string | null;
   readonly verdict: 'accepted' | 'duplicate' | 'conflict' | 'rejected';
   readonly job_id?: string | null;
   readonly job_state?: string | null;
@@ -71,9 +71,13 @@ export interface Job {
 export type Item = Readonly<Record<string, unknown>>;
 
 const pollMs = 50;
-const pageSize = 1000;
 
-export class TestClient extends ApiClient {
+export class TestClient extends SluiceClient {
+  /** Makes no call again by itself: what the service says is what the test sees. */
+  constructor(baseUrl: string, apiKey?: string) {
+    super({ baseUrl, apiKey, attempts: 1 });
+  }
+
   /** PUT of an upstream at this address, with short retries and loopback allowed; `more` goes over the defaults. */
   async putUpstream(name: string, url: string, more: object = {}): Promise<void> {
     const retry = { max_attempts: 12, base_ms: 100, cap_ms: 1000 };
@@ -102,14 +106,7 @@ export class TestClient extends ApiClient {
   /** Every item of the batch, page by page. */
   async items(batchId: string): Promise<VerdictItem[]> {
     const items: VerdictItem[] = [];
-    let cursor: string | null = null;
-    do {
-      const from: string = cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`;
-      const path = `/v1/batches/${batchId}/items?limit=${pageSize}${from}`;
-      const page = await this.call<{ items: VerdictItem[]; next_cursor: string | null }>('GET', path);
-      items.push(...page.items);
-      cursor = page.next_cursor;
-    } while (cursor !== null);
+    for await (const item of this.batchItems(batchId)) items.push(item);
     return items;
   }
 

@@ -2,13 +2,14 @@
  * The demo's acts in order: set up, a batch with all four verdicts, the main batch, the proof. Sets up through the stage and
  * leaves it to its caller to clear that.
  */
+
+import { type BatchAnswer, type BatchInput, type BatchItem, SluiceClient } from '../../client/index.ts';
 import type { UpstreamProcess } from '../../simulator/upstream-process.ts';
 import { systemClock } from '../../system/clock.ts';
-import { ApiClient } from '../api-client.ts';
 import { displayFor, watchBatch } from './progress.ts';
-import { prove, type ReportedItem } from './proof.ts';
+import { prove } from './proof.ts';
 import type { Environment, Replica } from './replica.ts';
-import { type BatchAnswer, proofTable, spreadTable, verdictTable } from './report.ts';
+import { proofTable, spreadTable, verdictTable } from './report.ts';
 import type { Scenario } from './scenario.ts';
 import * as scenes from './scenario.ts';
 import { callsByWorker } from './spread.ts';
@@ -27,10 +28,8 @@ interface Cast {
   readonly upstream: UpstreamProcess;
   readonly replicas: readonly Replica[];
   /** One client per replica. */
-  readonly apis: readonly [ApiClient, ...ApiClient[]];
+  readonly apis: readonly [SluiceClient, ...SluiceClient[]];
 }
-
-const pageSize = 1000;
 
 /** Whether the proof holds. Rejects when aborted, and where something did not start or answer. */
 export async function play(scenario: Scenario, options: PlayOptions): Promise<boolean> {
@@ -43,11 +42,11 @@ export async function play(scenario: Scenario, options: PlayOptions): Promise<bo
   );
   const cast = await setUp(scenario, options, say);
   const [api] = cast.apis;
-  const submit = (body: object) => api.call<BatchAnswer>('POST', '/v1/batches', { body, signal });
+  const submit = (batch: BatchInput | string) => api.submitBatch(batch, { signal });
   say(`  ready      after ${secondsSince(startedMs)}\n`);
 
   say('A batch with all four verdicts');
-  const verdicts = await submit(scenes.verdictBatch(scenario));
+  const verdicts = await submit(JSON.stringify(scenes.verdictBatch(scenario)));
   say(`${verdictTable(verdicts)}\n`);
 
   const main = await submit(scenes.mainBatch(scenario));
@@ -84,29 +83,17 @@ async function setUp(scenario: Scenario, options: PlayOptions, say: (text: strin
   signal.throwIfAborted();
   say(`  service    ${replicas.map(({ url }) => url).join(', ')}`);
 
-  const [first, ...others] = replicas.map(({ url }) => new ApiClient(url));
+  const [first, ...others] = replicas.map(({ url }) => new SluiceClient({ baseUrl: url }));
   if (first === undefined) throw new RangeError('a demo needs at least one replica');
   const { name } = scenario;
-  await first.call('PUT', `/admin/upstreams/${name}`, { body: scenes.upstreamDefinition(upstream.url), signal });
-  await first.call('PUT', `/admin/rate-limits/${name}`, { body: scenes.rateLimitDefinition(scenario), signal });
+  await first.admin.upstreams.put(name, scenes.upstreamDefinition(upstream.url), { signal });
+  await first.admin.rateLimits.put(name, scenes.rateLimitDefinition(scenario), { signal });
   return { upstream, replicas, apis: [first, ...others] };
 }
 
-interface ItemsPage {
-  readonly items: ReadonlyArray<ReportedItem & { readonly job_id: string | null }>;
-  readonly next_cursor: string | null;
-}
-
-async function allItems(api: ApiClient, batch: BatchAnswer, signal: AbortSignal): Promise<ItemsPage['items']> {
-  const items: Array<ItemsPage['items'][number]> = [];
-  let cursor: string | null = null;
-  do {
-    const from: string = cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`;
-    const path = `/v1/batches/${batch.batch_id}/items?limit=${pageSize}${from}`;
-    const page: ItemsPage = await api.call<ItemsPage>('GET', path, { signal });
-    items.push(...page.items);
-    cursor = page.next_cursor;
-  } while (cursor !== null);
+async function allItems(api: SluiceClient, batch: BatchAnswer, signal: AbortSignal): Promise<BatchItem[]> {
+  const items: BatchItem[] = [];
+  for await (const item of api.batchItems(batch.batch_id, {}, { signal })) items.push(item);
   return items;
 }
 

@@ -3,8 +3,8 @@
  * see: the batch's own counts, and the state of the rate window that it waits for.
  */
 import { Presets, SingleBar } from 'cli-progress';
+import type { SluiceClient } from '../../client/index.ts';
 import { systemClock } from '../../system/clock.ts';
-import type { ApiClient } from '../api-client.ts';
 
 export interface BatchStatus {
   readonly batch_id: string;
@@ -33,7 +33,7 @@ export interface Watch {
 }
 
 /** Resolves with the batch as last seen: `completed`, or whatever it was when the time was up. Rejects when aborted. */
-export async function watchBatch(api: ApiClient, watch: Watch): Promise<BatchStatus> {
+export async function watchBatch(api: SluiceClient, watch: Watch): Promise<BatchStatus> {
   const { batchId, limit, signal, display, longestMs } = watch;
   const startedMs = systemClock.monotonicMs();
   try {

@@ -2,6 +2,7 @@
  * What the demo plays: how many calls, under which limit, against which faults, and the definitions and items it sends.
  * Sized so that all of it ends within 40 seconds on two cores, start-up included.
  */
+import type { BatchInput, RateLimitDefinitionInput, UpstreamDefinitionInput } from '../../client/index.ts';
 import type { FaultMix } from '../../simulator/answers.ts';
 
 export interface Scenario {
@@ -41,7 +42,7 @@ export function longestRunMs(scenario: Scenario): number {
 }
 
 /** The upstream's definition. Many short retries: with 10 % of failures nobody should run out of attempts. */
-export function upstreamDefinition(url: string): object {
+export function upstreamDefinition(url: string): UpstreamDefinitionInput {
   return {
     base_url: url,
     timeout_ms: 5000,
@@ -51,7 +52,7 @@ export function upstreamDefinition(url: string): object {
   };
 }
 
-export function rateLimitDefinition(scenario: Scenario): object {
+export function rateLimitDefinition(scenario: Scenario): RateLimitDefinitionInput {
   return {
     limit: scenario.limit,
     per: periodSeconds,
@@ -77,7 +78,7 @@ export function verdictBatch(scenario: Scenario): object {
   };
 }
 
-export function mainBatch(scenario: Scenario): object {
+export function mainBatch(scenario: Scenario): BatchInput {
   const digits = String(scenario.items).length;
   return {
     defaults: defaultsOf(scenario),
@@ -88,6 +89,6 @@ export function mainBatch(scenario: Scenario): object {
   };
 }
 
-function defaultsOf(scenario: Scenario): object {
+function defaultsOf(scenario: Scenario): NonNullable<BatchInput['defaults']> {
   return { upstream: scenario.name, method: 'POST', path: '/charges' };
 }

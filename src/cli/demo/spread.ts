@@ -1,7 +1,7 @@
 /**
  * Which worker made which calls, read from the attempts on record.
  */
-import type { ApiClient } from '../api-client.ts';
+import type { SluiceClient } from '../../client/index.ts';
 
 interface JobWithAttempts {
   readonly attempts: ReadonlyArray<{ readonly worker_id: string }>;
@@ -12,7 +12,7 @@ const readsAtOnce = 8;
 
 /** Calls per worker id, throttled and failed ones included. Asks the services in turn. */
 export async function callsByWorker(
-  apis: readonly ApiClient[],
+  apis: readonly SluiceClient[],
   jobIds: readonly string[],
   signal: AbortSignal,
 ): Promise<Map<string, number>> {
@@ -20,7 +20,7 @@ export async function callsByWorker(
   const left = jobIds.entries();
   const read = async () => {
     for (const [i, id] of left) {
-      const api = apis[i % apis.length] as ApiClient;
+      const api = apis[i % apis.length] as SluiceClient;
       const job = await api.call<JobWithAttempts>('GET', `/v1/jobs/${id}`, { signal });
       for (const { worker_id } of job.attempts) calls.set(worker_id, (calls.get(worker_id) ?? 0) + 1);
     }

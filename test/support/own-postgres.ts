@@ -7,7 +7,6 @@ import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import pg from 'pg';
-import type { Test } from 'tap';
 import { findAccount } from '../../src/postgres/embedded-account.ts';
 import { prepareBinaries } from '../../src/postgres/embedded-binaries.ts';
 import { createServerFolder } from '../../src/postgres/embedded-folder.ts';
@@ -15,6 +14,7 @@ import { type RunningServer, type ServerPlace, startServer, stopServer } from '.
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { eventually } from './eventually.ts';
+import type { Scope } from './scope.ts';
 import { makeServerHome } from './server-home.ts';
 
 export interface OwnPostgres {
@@ -41,7 +41,7 @@ export interface OwnPostgres {
 /** Throw-away data: durability against a crash of the machine would only cost time. */
 export const fastSettings = { fsync: 'off', full_page_writes: 'off', max_wal_size: '256MB' } as const;
 
-export async function useOwnPostgres(t: Test, settings: Readonly<Record<string, string>> = {}): Promise<OwnPostgres> {
+export async function useOwnPostgres(t: Scope, settings: Readonly<Record<string, string>> = {}): Promise<OwnPostgres> {
   const account = await findAccount('/nowhere');
   const home = await makeServerHome(account);
   t.teardown(() => rm(home, { recursive: true, force: true }));
@@ -53,7 +53,7 @@ export async function useOwnPostgres(t: Test, settings: Readonly<Record<string, 
 }
 
 /** Starts the server of a folder that is there; `port`: where it must listen. Stopped when the test ends. */
-export async function startOwnPostgres(t: Test, place: ServerPlace, port?: number): Promise<OwnPostgres> {
+export async function startOwnPostgres(t: Scope, place: ServerPlace, port?: number): Promise<OwnPostgres> {
   let server: RunningServer | undefined = await startServer(place, port);
   const { connectionString, port: itsPort } = server;
   let frozen: readonly number[] = [];
@@ -142,7 +142,7 @@ export async function startOwnPostgres(t: Test, place: ServerPlace, port?: numbe
  * commit is acknowledged from then on before the standby has it on its disk.
  */
 export async function useStandby(
-  t: Test,
+  t: Scope,
   primary: OwnPostgres,
   { synchronous }: { readonly synchronous: boolean },
 ): Promise<OwnPostgres> {

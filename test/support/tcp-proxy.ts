@@ -4,7 +4,7 @@
  * name in clear.
  */
 import { connect, createServer, type Socket } from 'node:net';
-import type { Test } from 'tap';
+import type { Scope } from './scope.ts';
 
 export interface TcpProxy {
   readonly port: number;
@@ -33,7 +33,7 @@ interface Connection {
 
 /** A proxy in front of the server that `connectionString` names; ended when `t` ends. */
 export async function startTcpProxy(
-  t: Test,
+  t: Scope,
   connectionString: string,
 ): Promise<TcpProxy & { connectionString: string }> {
   let target = new URL(connectionString);

@@ -13,10 +13,15 @@ export function items(prefix: string, count: number): BenchItem[] {
 }
 
 /** Bodies of POST /v1/batches, ready to send: `count` items in batches of `size`, all to POST /charges of `upstream`. */
-export function batches(upstream: string, prefix: string, count: number, size = 1000): string[] {
+export function batches(
+  upstream: string,
+  prefix: string,
+  count: number,
+  { size = 1000, defaults = {} }: { size?: number; defaults?: object } = {},
+): string[] {
   const all = items(prefix, count);
-  const defaults = { upstream, method: 'POST', path: '/charges' };
+  const forAll = { upstream, method: 'POST', path: '/charges', ...defaults };
   return Array.from({ length: Math.ceil(count / size) }, (_, i) =>
-    JSON.stringify({ defaults, items: all.slice(i * size, (i + 1) * size) }),
+    JSON.stringify({ defaults: forAll, items: all.slice(i * size, (i + 1) * size) }),
   );
 }

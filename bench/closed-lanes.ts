@@ -36,13 +36,37 @@ function jobsPerPiece(lanes: number): number {
   return Math.max(1, Math.floor(100_000 / lanes));
 }
 
-/** One open lane with this many jobs. */
+/** Partition key of the open lane. */
+export const openKey = 'open';
+
+/** One open lane with this many jobs, filled in pieces. */
 export async function fillOpenLane({ database }: BenchDatabase, jobs: number): Promise<void> {
-  await database.query(
-    `insert into sluice.lanes (group_id, tenant, partition_key)
-     select g.id, 'default', 'open' from sluice.lane_groups g where g.queue = 'default' and g.upstream = 'api'`,
+  const [groupId] = await inTransaction(database, (client) =>
+    ensureLaneGroups(client, [{ queue: 'default', upstream: 'api' }]),
   );
-  await addJobs(database, 'open', 1, jobs);
+  await database.query(
+    `insert into sluice.lanes (group_id, tenant, partition_key) values ($1, 'default', '${openKey}')`,
+    [groupId],
+  );
+  for (let from = 1; from <= jobs; from += jobsPerPiece(1)) {
+    await addJobs(database, openKey, 1, Math.min(jobs, from + jobsPerPiece(1) - 1));
+  }
+}
+
+/** As a window would: whatever is accepted meanwhile does not open it. */
+export async function closeOpenLane({ database }: BenchDatabase): Promise<void> {
+  await database.query(
+    `update sluice.lanes set next_at = 'infinity', closed_by = 'window', closed_name = 'bench' where partition_key = '${openKey}'`,
+  );
+}
+
+export async function reopenOpenLane({ database }: BenchDatabase): Promise<void> {
+  await database.query(
+    `with opened as (
+       update sluice.lanes set next_at = clock_timestamp(), closed_by = null, closed_name = null
+        where partition_key = '${openKey}' returning id)
+     select pg_notify('sluice_work', '') from opened`,
+  );
 }
 
 /** Brings each lane of these partition keys up to `upTo` jobs. */

@@ -33,7 +33,9 @@ export interface DrainOfOneUpstream {
   readonly elsewhere: Spread;
 }
 
-interface Run {
+export interface Run {
+  /** From the resume to the last outcome, in microseconds of the machine's monotonic clock. */
+  readonly span: { readonly fromUs: number; readonly toUs: number };
   readonly rate: number;
   readonly walBytesPerJob: number;
   readonly jobsPerClaim: number;
@@ -94,9 +96,11 @@ function sum(runs: readonly Run[]): DrainOfOneUpstream {
   };
 }
 
-interface Drain {
+export interface Drain {
   readonly target: BenchDatabase;
+  /** URL of the one that takes the jobs in. */
   readonly service: string;
+  /** The one that runs them. */
   readonly servicePid: number;
   readonly upstream: UpstreamProcess;
   /** Of the upstream as the service knows it. */
@@ -104,13 +108,27 @@ interface Drain {
   /** Start of all keys. */
   readonly label: string;
   readonly count: number;
+  /** Between the last batch and the resume. */
+  readonly beforeStart?: () => Promise<void>;
 }
 
-async function drainOnce({ target, service, servicePid, upstream, name, label, count }: Drain): Promise<Run> {
+/** Submits the jobs while their upstream is paused, resumes it, and waits for the last outcome. */
+export async function drainOnce({
+  target,
+  service,
+  servicePid,
+  upstream,
+  name,
+  label,
+  count,
+  beforeStart,
+}: Drain): Promise<Run> {
   await setPaused(service, name, true);
   await submitAll(service, batches(name, label, count));
+  await beforeStart?.();
   const before = await readCounters(target, servicePid, upstream.pid);
   const callsBefore = await upstream.count();
+  const fromUs = monotonicUs();
   await setPaused(service, name, false);
   const endMs = clock.monotonicMs() + count * longestMsPerJob + 10_000;
   while ((await upstream.count()) < callsBefore + count || (await ended(target, before.at)) < count) {
@@ -118,6 +136,7 @@ async function drainOnce({ target, service, servicePid, upstream, name, label, c
       throw new Error(`${label}: ${await ended(target, before.at)} of ${count} jobs ended`);
     await clock.sleep(pollMs);
   }
+  const toUs = monotonicUs();
   const after = await readCounters(target, servicePid, upstream.pid);
   const [times] = await target.database.query<{ seconds: number; calls: number; claims: number; settles: number }>(
     `select extract(epoch from max(ended_at) - min(started_at))::float8 as seconds, count(*)::int as calls,
@@ -131,6 +150,7 @@ async function drainOnce({ target, service, servicePid, upstream, name, label, c
   const ours = grown('service') + grown('postgres') + grown('upstream') + grown('bench');
   const per1000 = (key: 'service' | 'postgres' | 'upstream') => (grown(key) * 1_000_000) / count;
   return {
+    span: { fromUs, toUs },
     rate: count / times!.seconds,
     walBytesPerJob: grown('wal') / count,
     jobsPerClaim: count / times!.claims,
@@ -140,6 +160,11 @@ async function drainOnce({ target, service, servicePid, upstream, name, label, c
     upstream: per1000('upstream'),
     elsewhere: Math.max(0, ((grown('machine') - ours) * 1000) / grown('monotonicMs')),
   };
+}
+
+/** One clock for all processes of the machine, the one that CPU profiles are stamped with. */
+function monotonicUs(): number {
+  return Number(process.hrtime.bigint() / 1000n);
 }
 
 async function ended({ database }: BenchDatabase, since: Date): Promise<number> {

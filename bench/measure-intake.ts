@@ -43,7 +43,7 @@ export async function measureIntake(stage: Stage, { runs, count, batchSize }: In
   const service = await stage.startService(target, { env: { SLUICE_ROLES: 'api' } });
   await declareUpstream(service.url, 'api', 'http://127.0.0.1:9');
   const postItems = (label: string, items: number, inFlight: number) => {
-    const bodies = batches('api', label, items, batchSize);
+    const bodies = batches('api', label, items, { size: batchSize });
     return seconds(() => postAll(service.url, bodies, inFlight));
   };
   const insertItems = (label: string, items: number, inFlight: number) => {
@@ -73,8 +73,8 @@ async function seconds(work: () => Promise<void>): Promise<number> {
   return (clock.monotonicMs() - startMs) / 1000;
 }
 
-/** Sends all bodies, `inFlight` at a time. */
-async function postAll(url: string, bodies: readonly string[], inFlight: number): Promise<void> {
+/** Sends all bodies, `inFlight` at a time; throws where not every item was accepted. */
+export async function postAll(url: string, bodies: readonly string[], inFlight: number): Promise<void> {
   const pool = new Pool(url, { connections: inFlight });
   const left = bodies.values();
   const send = async () => {

@@ -49,9 +49,14 @@ export function machineInWords({ cpus, model, node, postgres, loadAtStart }: Mac
   return `${cpus} x ${model.trim()}, node ${node}, PostgreSQL ${postgres} (durable), load at the start ${loadAtStart}`;
 }
 
+const folder = fileURLToPath(new URL('results/', import.meta.url));
+
+export function resultPath(name: string): string {
+  return join(folder, name);
+}
+
 /** `name`.json and latest.json; gives the path of the first. */
 export async function writeResults(name: string, results: object): Promise<string> {
-  const folder = fileURLToPath(new URL('results/', import.meta.url));
   await mkdir(folder, { recursive: true });
   const text = `${JSON.stringify({ at: new Date().toISOString(), ...results }, null, 2)}\n`;
   await writeFile(join(folder, 'latest.json'), text);

@@ -28,6 +28,11 @@ export interface ServiceOptions {
   readonly nodeFlags?: readonly string[];
 }
 
+export interface StageOptions {
+  /** Libraries that PostgreSQL loads at its start, such as pg_stat_statements. */
+  readonly preload?: string;
+}
+
 const logger = createLogger('error');
 
 export class Stage {
@@ -40,12 +45,12 @@ export class Stage {
     this.#server = server;
   }
 
-  static async open(): Promise<Stage> {
+  static async open({ preload }: StageOptions = {}): Promise<Stage> {
     const folder = await mkdtemp(join(tmpdir(), 'sluice-bench-'));
     // As root the server runs as another user, who must get through to its data.
     await chmod(folder, 0o755);
     const dataDir = join(folder, 'data');
-    const server = await startEmbedded({ dataDir, logger });
+    const server = await startEmbeddedWith(preload, dataDir);
     const stage = new Stage(folder, server.connectionString);
     stage.onClose(() => rm(folder, { recursive: true, force: true }));
     stage.onClose(async () => {
@@ -58,12 +63,17 @@ export class Stage {
 
   /** A fresh database with all migrations, on the one server. */
   async createDatabase(name: string): Promise<BenchDatabase> {
+    const target = await this.createEmptyDatabase(name);
+    await migrate(target.connectionString, logger);
+    return target;
+  }
+
+  async createEmptyDatabase(name: string): Promise<BenchDatabase> {
     const admin = openDatabase({ connectionString: this.#server, max: 1, logger });
     await admin.query(`create database ${name}`).finally(() => admin.close());
     const url = new URL(this.#server);
     url.pathname = `/${name}`;
     const connectionString = url.href;
-    await migrate(connectionString, logger);
     const database = openDatabase({ connectionString, max: 4, logger, applicationName: 'bench' });
     this.onClose(() => database.close());
     return { name, connectionString, database };
@@ -117,8 +127,12 @@ export class Stage {
 }
 
 /** Runs a bench on a stage and takes the stage down, whatever happens; after `longestMinutes` it gives up. */
-export async function onStage(longestMinutes: number, work: (stage: Stage) => Promise<void>): Promise<void> {
-  const stage = await Stage.open();
+export async function onStage(
+  longestMinutes: number,
+  work: (stage: Stage) => Promise<void>,
+  options: StageOptions = {},
+): Promise<void> {
+  const stage = await Stage.open(options);
   const giveUp = (why: string, code: number) => {
     console.error(why);
     void stage.close().finally(() => process.exit(code));
@@ -132,6 +146,16 @@ export async function onStage(longestMinutes: number, work: (stage: Stage) => Pr
     clearTimeout(deadline);
     await stage.close();
   }
+}
+
+/** A setting of this kind counts from the next start on. */
+async function startEmbeddedWith(preload: string | undefined, dataDir: string) {
+  const server = await startEmbedded({ dataDir, logger });
+  if (preload === undefined) return server;
+  const admin = openDatabase({ connectionString: server.connectionString, max: 1, logger });
+  await admin.query(`alter system set shared_preload_libraries = '${preload}'`).finally(() => admin.close());
+  await server.stop();
+  return startEmbedded({ dataDir, logger });
 }
 
 /** The built one starts the built program. */

@@ -19,8 +19,10 @@ export interface BatchDependencies {
 
 export type BatchStatus = 'incomplete' | 'processing' | 'completed' | 'cancelled';
 
-export interface BatchProgress extends StoredBatch {
+export interface BatchProgress extends Omit<StoredBatch, 'fuse'> {
   readonly status: BatchStatus;
+  /** The answer that keeps jobs of it on hold until it is resumed; null: none does. While there is one, nobody knows when it will be done. */
+  readonly heldBy: StoredBatch['fuse'];
   /** Jobs behind the batch by state; those whose rows are gone are in none. */
   readonly jobs: Readonly<Record<JobState, number>>;
   /** Ended jobs out of all, 0 to 1; 1 where there is none. */
@@ -35,11 +37,12 @@ export async function getBatch(
   tenant: string,
   batchId: string,
 ): Promise<BatchProgress> {
-  const batch = await requireBatch(database, tenant, batchId);
+  const { fuse, ...batch } = await requireBatch(database, tenant, batchId);
   const jobs = { scheduled: 0, ready: 0, running: 0, succeeded: 0, failed: 0, held: 0, cancelled: 0, expired: 0 };
   let total = 0;
   let ended = 0;
   let active = 0;
+  let fused = 0;
   let lastEndedAt = batch.cancelledAt ?? batch.createdAt;
   for (const count of await countBatchJobs(database, batchId)) {
     total += count.count;
@@ -47,6 +50,7 @@ export async function getBatch(
     if (count.state === null || isEnded(count.state)) ended += count.count;
     if (count.state !== null) jobs[count.state] = count.count;
     if (count.state !== null && activeStates.has(count.state)) active += count.ownCount;
+    fused += count.fusedCount;
     if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;
   }
   const status = batchStatus({
@@ -58,6 +62,8 @@ export async function getBatch(
   return {
     ...batch,
     status,
+    // What a person has sent on its way by itself, or called off, no fuse holds any longer.
+    heldBy: fused > 0 ? fuse : null,
     jobs,
     progress: total === 0 ? 1 : ended / total,
     completedAt: status === 'processing' || status === 'incomplete' ? null : lastEndedAt,

@@ -100,7 +100,19 @@ export const upstreamSchema = z.strictObject({
     .describe(
       'Asks, before anything is sent again, what became of a call whose answer was never seen; spends no attempt. An answer that is neither applied nor absent is asked again with backoff, at most `retry.max_throttles` times in a row; then the job is held',
     ),
-  fuse: z.strictObject({ statuses: z.array(status).default([401]) }).default({ statuses: [401] }),
+  fuse: z
+    .strictObject({
+      statuses: z
+        .array(status)
+        .default([401])
+        .describe(
+          'Statuses of such an answer; `[]`: none. `success_statuses` go before them, and 429 is always a throttle',
+        ),
+    })
+    .default({ statuses: [401] })
+    .describe(
+      'Answers after which no call of the same batch would do, such as 401 for credentials: the job and the rest of what its batch has brought go on hold, unspent, until `POST /v1/batches/{batch_id}/resume`',
+    ),
   paused: z.boolean().default(false),
   allow_private_addresses: z.boolean().default(false),
 });

@@ -7,6 +7,7 @@
 import { largestCost, type RateLimit } from './definitions.ts';
 import type { JobState } from './job.ts';
 import { emptyWindow, rollWindow, type WindowState, windowOpensAtUs, windowRoom } from './rate-window.ts';
+import { fuseReason } from './settle.ts';
 
 export type WaitKind =
   | 'window'
@@ -38,6 +39,15 @@ export interface Explanation {
   readonly waitingOn: readonly Wait[];
 }
 
+/** The answer that stopped a batch. */
+export interface BlownFuse {
+  readonly batchId: string;
+  /** Whose call was answered so. */
+  readonly jobId: string;
+  readonly status: number;
+  readonly at: Date;
+}
+
 /** What is known of a job that waits or does not, all at one moment. */
 export interface WaitFacts {
   readonly nowUs: number;
@@ -48,6 +58,8 @@ export interface WaitFacts {
   readonly cost: number;
   /** Calls made so far. */
   readonly calls: number;
+  /** What blew the fuse that holds its batch, and the job with it; null: none does. */
+  readonly fuse: BlownFuse | null;
   /** Of a scheduled one. */
   readonly dueAtUs: number | null;
   /** Of a running one. */
@@ -134,14 +146,26 @@ function leaseWait({ lease, calls, nowUs }: WaitFacts): Wait {
   return wait('lease', lease?.workerId ?? null, { untilUs, detail });
 }
 
-function heldWait({ reason }: WaitFacts): Wait {
+function heldWait({ reason, fuse }: WaitFacts): Wait {
+  if (reason === fuseReason && fuse !== null) return fuseWait(fuse);
   return wait('held', reason, { detail: 'a person decides: retry it, cancel it, or put a receipt' });
+}
+
+function fuseWait({ batchId, jobId, status, at }: BlownFuse): Wait {
+  const detail = `job ${jobId} of its batch was answered ${status} at ${at.toISOString()}, which stopped the batch; put right what the answer is about (credentials), then POST /v1/batches/${batchId}/resume`;
+  return wait('held', fuseReason, { detail });
+}
+
+/** It is about to be put on hold, and not started meanwhile. */
+function fuseWaits({ fuse }: WaitFacts): Wait[] {
+  return fuse === null ? [] : [fuseWait(fuse)];
 }
 
 function scheduledWaits(facts: WaitFacts): Wait[] {
   const { dueAtUs } = facts;
   return [
     wait('scheduled', null, { untilUs: dueAtUs, detail: whyLater(facts) }),
+    ...fuseWaits(facts),
     ...pauses(facts),
     ...cooldownWaits(facts).filter(({ untilUs }) => untilUs !== null && untilUs > (dueAtUs ?? 0)),
     ...fifoWaits(facts),
@@ -159,6 +183,7 @@ function readyWaits(facts: WaitFacts): Wait[] {
   const { workers } = facts;
   const windows = facts.windows.map((window) => windowWait(window, facts));
   const closed = [
+    ...fuseWaits(facts),
     ...pauses(facts),
     ...cooldownWaits(facts),
     ...windows.flatMap((window) => (window?.closesLane ? [window.wait] : [])),

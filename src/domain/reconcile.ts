@@ -9,6 +9,7 @@ import { cancelledCode, type UpstreamAnswer } from './outcome.ts';
 import { backoffMs } from './retry-policy.ts';
 import {
   attemptsSpent,
+  fuseReason,
   laterOrNow,
   type Next,
   type ReconcileVerdict,
@@ -63,7 +64,8 @@ function decideAnswer(
   const applied = upstream.reconcile?.applied_when.includes(status) ?? false;
   const absent = !applied && (upstream.reconcile?.absent_when.includes(status) ?? false);
   const retryAfter = readRetryAfter(answer, upstream, context);
-  const throttle = throttleIn(status, retryAfter, applied || absent);
+  const blows = !applied && !absent && upstream.fuse.statuses.includes(status);
+  const throttle = throttleIn(status, retryAfter, applied || absent || blows);
   if (throttle !== null) {
     const next: Next = triedTooOften(job, upstream) ? held : { kind: 'ready' };
     return { ...asked(job, 'throttled'), next, throttle };
@@ -81,6 +83,7 @@ function decideAnswer(
     return { ...asked(job, 'absent'), ...answered, next, outcomeUnknown: false };
   }
   const error = `asked what became of the call, it answered ${status}, which reconcile lists neither as applied nor as absent`;
+  if (blows) return { ...asked(job, 'unclear'), ...answered, next: { kind: 'held', reason: fuseReason }, error };
   return { ...unclear(job, upstream, { delayMs: toldDelay(retryAfter) ?? backoff(), error }), ...answered };
 }
 

@@ -72,6 +72,15 @@ export interface Settlement {
 /** With the default `cap_ms` ten minutes of waiting for an operator. */
 const mostCallsWithoutSecret = 20;
 
+/** Of a job whose batch is stopped by an answer that its upstream's `fuse` lists. */
+export const fuseReason = 'fuse';
+
+/**
+ * Unauthorized, Forbidden and Proxy Authentication Required (RFC 9110, 15.5.2, 15.5.4, 15.5.8): refused at the door, so the
+ * call has done nothing.
+ */
+const refusedAtTheDoor: ReadonlySet<number> = new Set([401, 403, 407]);
+
 /** What a decision needs of a job. */
 export type SettledJob = Ledger & Pick<ClaimedJob, 'method' | 'maxAttempts'>;
 
@@ -171,7 +180,8 @@ function decideAnswer(
   const retryAfter = readRetryAfter(answer, upstream, context);
   const told = retryAfter.kind === 'delay' ? retryAfter : null;
   const success = isSuccess(status, upstream);
-  const throttle = throttleIn(status, retryAfter, success);
+  const blows = !success && upstream.fuse.statuses.includes(status);
+  const throttle = throttleIn(status, retryAfter, success || blows);
   if (throttle !== null) return throttled(job, upstream, throttle, retryAfter);
   const answered = {
     retryAfterMs: success ? null : (told?.ms ?? null),
@@ -191,6 +201,13 @@ function decideAnswer(
     const next: Next = { kind: 'done', state: 'succeeded', reason: null, evidence: 'response' };
     return { ...answered, ...spent, next, outcome: 'success', outcomeUnknown: false };
   }
+  // An earlier call whose answer was never seen is not explained by a refusal: the flag stays.
+  const refused = { error: answered.error ?? redirectError(answer), outcomeUnknown: job.outcomeUnknown };
+  if (blows) {
+    const next: Next = { kind: 'held', reason: fuseReason };
+    const mayHaveHadEffect = !refusedAtTheDoor.has(status);
+    return { ...answered, ...spent, ...refused, charge: 'none', mayHaveHadEffect, next, outcome: 'rejected' };
+  }
   if (isRetryable(status, upstream, told !== null)) {
     const next = retryOrEnd(job, upstream, {
       firstSentAgeMs: job.firstSentAgeMs ?? 0,
@@ -199,9 +216,7 @@ function decideAnswer(
     return { ...answered, ...spent, next, outcome: 'error', outcomeUnknown: job.outcomeUnknown };
   }
   const next: Next = { kind: 'done', state: 'failed', reason: 'rejected_by_upstream', evidence: 'response' };
-  // An earlier call whose answer was never seen is not explained by a refusal: the flag stays.
-  const error = answered.error ?? redirectError(answer);
-  return { ...answered, ...spent, error, next, outcome: 'rejected', outcomeUnknown: job.outcomeUnknown };
+  return { ...answered, ...spent, ...refused, next, outcome: 'rejected' };
 }
 
 function isSuccess(status: number, upstream: Upstream): boolean {

@@ -18,6 +18,7 @@ const waiting = ['scheduled', 'ready', 'held'] as const satisfies readonly JobSt
 export const transitions: readonly Transition[] = [
   { from: null, to: 'ready', when: 'accepted' },
   { from: null, to: 'scheduled', when: 'accepted with run_at in the future' },
+  { from: null, to: 'held', when: 'accepted into a batch that a fuse holds' },
   { from: 'scheduled', to: 'ready', when: 'its time has come' },
   { from: 'ready', to: 'running', when: 'claimed: every window had room and a worker a slot' },
   { from: 'ready', to: 'failed', when: 'cost_exceeds_limit' },
@@ -35,7 +36,7 @@ export const transitions: readonly Transition[] = [
   { from: 'scheduled', to: 'expired', when: 'expires_at passed before a start' },
   { from: 'ready', to: 'expired', when: 'expires_at passed before a start' },
   { from: 'held', to: 'ready', when: 'a person retries or resumes it' },
-  { from: 'held', to: 'scheduled', when: 'a person retries or resumes it before its run_at' },
+  { from: 'held', to: 'scheduled', when: 'a person retries or resumes it before its time' },
   ...waiting.map((from) => ({ from, to: 'cancelled', when: 'cancelled by a person' }) as const),
   ...waiting.map((from) => ({ from, to: 'succeeded', when: 'the receiver put a receipt' }) as const),
   ...(['failed', 'cancelled', 'expired'] as const).flatMap((from) => [

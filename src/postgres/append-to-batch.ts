@@ -3,10 +3,12 @@
  * comes as a whole (insert-batch.ts).
  *
  * Invariants: a chunk is added by the holder of the stream only, right after the last one that is stored, and never to a
- * batch that was called off; the batch's counts move with its items; the hold is renewed in the same commit.
+ * batch that was called off; the batch's counts move with its items; the hold is renewed in the same commit; of a batch that
+ * a fuse holds what comes in is held.
  */
 import type { ItemVerdict, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
+import { holdsNewItems } from './fuses.ts';
 import { countVerdicts, NothingStored, storeItems } from './insert-batch.ts';
 import { inTransaction } from './transaction.ts';
 
@@ -63,6 +65,8 @@ export async function appendToBatch(database: Database, chunk: ChunkToAppend): P
           );
           if (row?.cancelled) throw new NothingStored('cancelled');
           if (!row?.grown) throw new NothingStored('not_held');
+          // By a statement that begins under the lock of the batch's row: who moves its jobs waits for that (fuses.ts).
+          return holdsNewItems(client, batchId);
         }),
       { before: 'intake.before_commit', after: 'intake.after_commit' },
     );

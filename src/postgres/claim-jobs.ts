@@ -207,6 +207,7 @@ declare
   v_visited int;
   v_seen bigint[] := '{}';
   v_shut int[] := '{}';
+  v_fused boolean;
   c record;
   d sluice.cooldowns;
   r sluice.rate_limits;
@@ -247,6 +248,8 @@ declare
   l_closed_by text;
   l_closed_name text;
   l_opens bigint;
+  -- Some of its heads are behind a blown fuse.
+  l_fused boolean;
   l_ranks int[];
   l_seqs bigint[];
   -- picked in the group
@@ -336,6 +339,8 @@ begin
       -- Read after the locks: no admission may carry an older time than one that another claimer has counted.
       v_us := sluice.clock_us();
       v_now := greatest(v_now, sluice.at_us(v_us));
+      -- Likewise: of a batch whose fuse has blown nothing is admitted. Once its jobs are out of the way no claim looks (fuses.ts).
+      v_fused := exists (select 1 from sluice.blown_fuses x where x.state = 'holding');
 
       for d in
         select * from sluice.cooldowns x
@@ -405,7 +410,7 @@ begin
         l_r := '{}'; l_w := '{}';
         l_room := g_room; l_cap := g_cap; l_permit := g_permit; l_us := v_us;
         l_closes := null; l_closed_by := null; l_closed_name := null;
-        l_taken := 0; l_cost := 0; l_blocked := null;
+        l_taken := 0; l_cost := 0; l_blocked := null; l_fused := false;
         g_ok := true;
 
         if c.fifo then
@@ -502,6 +507,11 @@ begin
             from (select x.rank, x.seq from sluice.ready_jobs x
                    where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
                    order by x.rank, x.seq limit l_jobs for update skip locked) s;
+          if v_fused and l_taken > 0 then
+            select array_agg(y.rank order by y.place), array_agg(y.seq order by y.place), count(*), count(*) < l_taken
+              into l_ranks, l_seqs, l_taken, l_fused
+              from unnest(l_ranks, l_seqs) with ordinality y(rank, seq, place) where not sluice.place_behind_fuse(l_id, y.rank, y.seq);
+          end if;
           l_cost := l_taken;
           if l_taken > 0 then
             p_rank := p_rank || l_ranks;
@@ -513,6 +523,7 @@ begin
              where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
              order by x.rank, x.seq limit l_jobs for update skip locked
           loop
+            if v_fused and sluice.place_behind_fuse(l_id, j.rank, j.seq) then l_fused := true; continue; end if;
             if j.cost > l_cap then
               p_fail_lane := p_fail_lane || l_id; p_fail_rank := p_fail_rank || j.rank; p_fail_seq := p_fail_seq || j.seq;
               continue;
@@ -553,7 +564,10 @@ begin
           end if;
         end loop;
 
-        if l_taken = 0 and l_blocked is null and not exists (
+        if l_fused then
+          -- They are being moved out of the way, by whoever keeps the store.
+          perform sluice.close_lane(l_id, v_now + k_recheck, 'fuse', null);
+        elsif l_taken = 0 and l_blocked is null and not exists (
              select 1 from unnest(p_fail_lane) y where y = l_id) or l_taken > 0 and l_taken < l_jobs and l_blocked is null then
           p_drained := p_drained || l_id;
         elsif l_closes is not null then

@@ -42,18 +42,25 @@ export interface RowsPlace {
   readonly lines: readonly string[] | null;
 }
 
-/** Inserts them in this order. Gives the ids of the new jobs that are scheduled. */
+/** How a new job begins where it does not wait to be claimed. */
+export type NewJobState = 'scheduled' | 'held';
+
+/**
+ * Inserts them in this order. Gives the new jobs that are not ready.
+ * @param held a fuse holds the batch, and so what comes in
+ */
 export async function insertBatchRows(
   client: TransactionClient,
   batch: RowsPlace,
   rows: readonly BatchRow[],
-): Promise<ReadonlySet<string>> {
+  held: boolean,
+): Promise<ReadonlyMap<string, NewJobState>> {
   const requested = rows.map(({ verdict, behind }) =>
     verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
   );
   const values = (value: (job: RequestedJob) => string | number | boolean | null) =>
     requested.map((job) => (job === null ? null : value(job)));
-  const [result] = await client.query<{ scheduled: string[] | null }>(
+  const [result] = await client.query<{ parked: string[] | null }>(
     insertText,
     [
       batch.batchId,
@@ -83,10 +90,11 @@ export async function insertBatchRows(
       batch.first,
       batch.lines === null ? '{}' : arrayLiteral(batch.lines),
       batch.lines !== null,
+      held,
     ],
     'insert-batch-rows',
   );
-  return new Set(result!.scheduled ?? []);
+  return new Map((result!.parked ?? []).map((id) => [id, held ? 'held' : 'scheduled']));
 }
 
 /** Stands, on its way to the statement, for the state of a job whose rows are gone: null is that of a new job. */
@@ -127,24 +135,25 @@ const insertText = `
   ready as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
     select j.lane_id, j.rank, j.seq, j.id, j.cost, j.expires_at, j.created_at
-      from job j where j.run_at is null or j.run_at <= j.created_at
+      from job j where not $28::boolean and (j.run_at is null or j.run_at <= j.created_at)
     returning lane_id),
   parked as (
-    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, due_at, cost, expires_at)
-    select j.id, j.lane_id, j.rank, j.seq, 'scheduled', j.run_at, j.cost, j.expires_at
-      from job j where j.run_at > j.created_at
+    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, resume_at, cost, expires_at)
+    select j.id, j.lane_id, j.rank, j.seq, case when $28 then 'held' else 'scheduled' end, case when $28 then 'fuse' end,
+           case when not $28 then j.run_at end, case when $28 then j.run_at end, j.cost, case when not $28 then j.expires_at end
+      from job j where $28 or j.run_at > j.created_at
     returning job_id),
   stored_item as (
     insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors, line)
     select $1, $25::int + i.place - 1, i.key, i.key_source, i.verdict, i.job_id,
            case when i.job_id is null or i.verdict = 'conflict' then null
-                else nullif(coalesce(i.job_state, case when i.run_at > b.now then 'scheduled' else 'ready' end),
+                else nullif(coalesce(i.job_state, case when $28 then 'held' when i.run_at > b.now then 'scheduled' else 'ready' end),
                             '${gone}') end,
            i.errors, decode(i.line, 'hex')
       from item i cross join batch b),
   woken as materialized (
     select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)
-  select (select array_agg(p.job_id) from parked p) as scheduled,
+  select (select array_agg(p.job_id) from parked p) as parked,
          case when w.lanes is not null then sluice.wake_lanes(w.lanes, clock_timestamp()) end,
          case when w.lanes is not null then pg_notify('sluice_work', '') end
     from woken w`;

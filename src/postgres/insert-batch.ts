@@ -13,7 +13,7 @@ import type { KeyVerdict } from '../domain/idempotency.ts';
 import type { Verdict } from '../domain/job.ts';
 import type { BatchVerdict, ItemVerdict, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
-import { type BatchRow, insertBatchRows, type RowsPlace } from './insert-batch-rows.ts';
+import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace } from './insert-batch-rows.ts';
 import { ensureLaneGroups } from './lane-groups.ts';
 import { ensureLanes, laneName } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
@@ -64,6 +64,7 @@ async function insertAll(client: TransactionClient, batch: BatchToInsert): Promi
   const place = { batchId, tenant, correlationId, first: 0, lines: null };
   const verdicts = await storeItems(client, place, items, async (decided) => {
     createdAt = await insertBatchRow(client, batchId, batch, decided);
+    return false;
   });
   return { batchId, createdAt: createdAt!, correlationId, items: verdicts };
 }
@@ -71,22 +72,23 @@ async function insertAll(client: TransactionClient, batch: BatchToInsert): Promi
 /**
  * Takes the items' keys, makes their jobs and stores their rows; all of an intake that is the same for a new batch and for
  * one that grows. Throws NothingStored `undefined_lane_group`.
- * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order
+ * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order. Gives
+ *   whether a fuse holds the batch
  */
 export async function storeItems(
   client: TransactionClient,
   place: RowsPlace,
   items: readonly SubmittedItem[],
-  writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<void>,
+  writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<boolean>,
 ): Promise<ItemVerdict[]> {
   const { tenant, first } = place;
   const groups = await findGroups(client, items);
   const taken = await takeKeys(client, tenant, items);
-  await writeBatchRow(taken.verdicts);
+  const held = await writeBatchRow(taken.verdicts);
   const laneIds = await findLanes(client, tenant, items, taken, groups);
   const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
-  const scheduled = await insertBatchRows(client, place, rows);
-  return rows.map((row, at) => toVerdict(row, first + at, scheduled));
+  const parked = await insertBatchRows(client, place, rows, held);
+  return rows.map((row, at) => toVerdict(row, first + at, parked));
 }
 
 /** Items by verdict. */
@@ -204,10 +206,10 @@ function reusedKey(index: number): Fault {
   };
 }
 
-function toVerdict(row: BatchRow, index: number, scheduled: ReadonlySet<string>): ItemVerdict {
+function toVerdict(row: BatchRow, index: number, parked: ReadonlyMap<string, NewJobState>): ItemVerdict {
   const { key, keySource, verdict, jobId, behind, faults } = row;
   let jobState: ItemVerdict['jobState'] = null;
   if (behind?.kind === 'stored') jobState = behind.state;
-  else if (behind !== null) jobState = scheduled.has(jobId!) ? 'scheduled' : 'ready';
+  else if (behind !== null) jobState = parked.get(jobId!) ?? 'ready';
   return { index, key, keySource, verdict, jobId, jobState: verdict === 'conflict' ? null : jobState, faults };
 }

@@ -17,6 +17,8 @@ export interface StoredBatch {
   readonly cancelledAt: Date | null;
   /** It came as a stream that has not been ended: more items may come. */
   readonly incomplete: boolean;
+  /** What has blown its fuse, and since when; null: none has, or it was resumed. */
+  readonly fuse: { readonly jobId: string; readonly status: number; readonly at: Date } | null;
   /** Items by verdict. */
   readonly counts: Readonly<Record<'total' | Verdict, number>>;
 }
@@ -24,13 +26,22 @@ export interface StoredBatch {
 /** null: the tenant has no such batch. */
 export async function readBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch | null> {
   const [row] = await database.query<
-    { correlation_id: string | null; created_at: Date; cancelled_at: Date | null; incomplete: boolean } & Readonly<
-      Record<'total' | Verdict, number>
-    >
+    {
+      correlation_id: string | null;
+      created_at: Date;
+      cancelled_at: Date | null;
+      incomplete: boolean;
+      fuse_job_id: string | null;
+      fuse_status: number | null;
+      fuse_at: Date | null;
+    } & Readonly<Record<'total' | Verdict, number>>
   >(
     `select b.correlation_id, b.created_at, b.cancelled_at, b.total, b.accepted, b.duplicate, b.conflict, b.rejected,
-            exists (select 1 from sluice.batch_streams s where s.batch_id = b.id) as incomplete
-       from sluice.batches b where b.id = $1 and b.tenant = $2`,
+            exists (select 1 from sluice.batch_streams s where s.batch_id = b.id) as incomplete,
+            f.job_id as fuse_job_id, f.status as fuse_status, f.at as fuse_at
+       from sluice.batches b
+       left join sluice.blown_fuses f on f.batch_id = b.id and f.state in ('holding', 'held')
+      where b.id = $1 and b.tenant = $2`,
     [batchId, tenant],
     'read-batch',
   );
@@ -42,6 +53,7 @@ export async function readBatch(database: Database, tenant: string, batchId: str
     createdAt: row.created_at,
     cancelledAt: row.cancelled_at,
     incomplete: row.incomplete,
+    fuse: row.fuse_at === null ? null : { jobId: row.fuse_job_id!, status: row.fuse_status!, at: row.fuse_at },
     counts: { total, accepted, duplicate, conflict, rejected },
   };
 }
@@ -52,6 +64,8 @@ export interface JobCount {
   readonly count: number;
   /** Of these, how many the batch itself has brought; the others are another's, known here as duplicates. */
   readonly ownCount: number;
+  /** Of these, how many a fuse of the batch itself holds. */
+  readonly fusedCount: number;
   /** When the last of them ended; null: none has. */
   readonly lastEndedAt: Date | null;
 }
@@ -62,10 +76,12 @@ export async function countBatchJobs(database: Database, batchId: string): Promi
     state: StoredState;
     count: number;
     own_count: number;
+    fused_count: number;
     last_ended_at: Date | null;
   }>(
-    `select s.state, count(*)::int as count, count(*) filter (where s.own)::int as own_count, max(s.ended_at) as last_ended_at
-       from (select ${stateOfRows} as state, done.ended_at, job.batch_id = $1 as own
+    `select s.state, count(*)::int as count, count(*) filter (where s.own)::int as own_count,
+            count(*) filter (where s.own and s.reason = 'fuse')::int as fused_count, max(s.ended_at) as last_ended_at
+       from (select ${stateOfRows} as state, done.ended_at, parked.reason, job.batch_id = $1 as own
                from (select distinct i.job_id from sluice.batch_items i
                       where i.batch_id = $1 and i.verdict in ('accepted', 'duplicate')) behind
                ${jobRows('behind.job_id')}) s
@@ -77,6 +93,7 @@ export async function countBatchJobs(database: Database, batchId: string): Promi
     state: row.state,
     count: row.count,
     ownCount: row.own_count,
+    fusedCount: row.fused_count,
     lastEndedAt: row.last_ended_at,
   }));
 }

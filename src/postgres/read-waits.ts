@@ -4,6 +4,7 @@
  * admitted. Which limits cover it, and whether its queue has an order, the caller knows from the definitions.
  * Index used: primary keys, parked_jobs_lane, running_jobs_counted.
  */
+import type { BlownFuse } from '../domain/explain.ts';
 import type { JobState } from '../domain/job.ts';
 import type { WindowState } from '../domain/rate-window.ts';
 import type { Database } from './database.ts';
@@ -19,6 +20,7 @@ export interface StoredWait {
   readonly partitionKey: string | null;
   readonly cost: number;
   readonly calls: number;
+  readonly fuse: BlownFuse | null;
   readonly dueAtUs: number | null;
   readonly lease: { readonly workerId: string; readonly expiresAtUs: number | null } | null;
   readonly ahead: { readonly count: number; readonly cost: number };
@@ -78,6 +80,10 @@ export async function readWait(
       partitionKey: row.partition_key === '' ? null : row.partition_key,
       cost: row.cost,
       calls: row.calls,
+      fuse:
+        row.fuse_at === null
+          ? null
+          : { batchId: row.batch_id, jobId: row.fuse_job_id!, status: row.fuse_status!, at: row.fuse_at },
       dueAtUs: row.due_at_us,
       lease: row.worker_id === null ? null : { workerId: row.worker_id, expiresAtUs: row.lease_expires_at_us },
       ahead: await readAhead(client, row),
@@ -102,6 +108,10 @@ interface PlaceRow {
   readonly rank: number;
   readonly seq: number;
   readonly calls: number;
+  readonly batch_id: string;
+  readonly fuse_job_id: string | null;
+  readonly fuse_status: number | null;
+  readonly fuse_at: Date | null;
   readonly due_at_us: number | null;
   readonly worker_id: string | null;
   readonly lease_expires_at_us: number | null;
@@ -112,10 +122,13 @@ async function readPlace(client: TransactionClient, tenant: string, jobId: strin
     `select sluice.clock_us() as now_us, ${stateOfRows} as state, coalesce(done.reason, parked.reason) as reason, job.queue,
             job.upstream, job.partition_key, job.cost, job.lane_id, lane.group_id, job.rank, job.seq,
             coalesce(done.calls, running.calls, parked.calls, ready.calls) as calls, sluice.us_of(parked.due_at) as due_at_us,
-            running.worker_id, sluice.us_of(worker.lease_expires_at) as lease_expires_at_us
+            running.worker_id, sluice.us_of(worker.lease_expires_at) as lease_expires_at_us, job.batch_id,
+            fuse.job_id as fuse_job_id, fuse.status as fuse_status, fuse.at as fuse_at
        from (select $1::uuid as id) asked ${jobRows('asked.id')}
        left join sluice.workers worker on worker.id = running.worker_id
        left join sluice.lanes lane on lane.id = job.lane_id
+       left join sluice.blown_fuses fuse on fuse.batch_id = job.batch_id
+         and (parked.reason = 'fuse' or asked.id in (select sluice.behind_fuse(array[asked.id])))
       where job.tenant = $2`,
     [jobId, tenant],
     'read-place',

@@ -41,6 +41,7 @@ export async function retireBatches(
   const jobIds = new Set(behind.filter(({ batchId }) => gone.has(batchId)).map(({ jobId }) => jobId));
   const jobs = await deleteJobs(client, going, [...jobIds]);
   await client.query('delete from sluice.batch_items where batch_id = any ($1::uuid[])', [going], 'delete-items');
+  await client.query('delete from sluice.blown_fuses where batch_id = any ($1::uuid[])', [going], 'delete-fuses');
   await client.query('delete from sluice.batches where id = any ($1::uuid[])', [going], 'delete-batches');
   return { batches: going.length, jobs };
 }
@@ -67,7 +68,8 @@ export async function hasLiveJobs(
 /** Takes a large batch out of sight, to be cleared away. Gives whether it was there. */
 export async function retireLargeBatch(client: TransactionClient, batchId: string): Promise<boolean> {
   const rows = await client.query(
-    `with gone as (delete from sluice.batches where id = $1 returning id)
+    `with gone as (delete from sluice.batches where id = $1 returning id),
+     fuse as (delete from sluice.blown_fuses where batch_id = $1)
      insert into sluice.retired_batches (batch_id) select id from gone returning batch_id`,
     [batchId],
     'retire-large-batch',

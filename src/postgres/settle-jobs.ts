@@ -6,9 +6,9 @@
  * it has committed nothing is admitted under it: its writer holds `7305002, upstream` alone, which waits for claims in progress.
  * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
  * A call that asked what became of an earlier one is no attempt: it is told in `reconciliations`, and has a verdict.
- * What would go back to wait is cancelled where its batch was (cancel-jobs.ts).
- * Lock order: advisory 7305002 (sorted), 7305003 (sorted), worker (reaper only), 7305005 (shared), running_jobs by primary
- * key, lanes, lane_groups, cooldowns.
+ * What would go back to wait is cancelled where its batch was (cancel-jobs.ts), or held where its batch is (fuses.ts).
+ * Lock order: advisory 7305002 (sorted), 7305003 (sorted), worker (reaper only), 7305001 (shared), 7305005 (shared),
+ * blown_fuses, running_jobs by primary key, lanes, lane_groups, cooldowns.
  */
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
 import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
@@ -132,6 +132,7 @@ declare
   v_jobs uuid[];
   v_written uuid[];
   v_returned uuid[];
+  v_old_news uuid[];
   v_back bigint[];
   v_counted_groups int[];
   v_counted_lanes bigint[];
@@ -148,9 +149,9 @@ begin
   -- and groups that are changed on the way would else be waited for in a ring.
   v_ramping := exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0);
   select array_agg(x.upstream order by x.upstream), array_agg(x.throttled order by x.upstream) into v_upstreams, v_throttled
-    from (select s.upstream, bool_or(s.throttle_ms is not null) as throttled
-            from unnest(p_upstream, p_throttle_ms, p_answered) as s(upstream, throttle_ms, answered)
-           where s.throttle_ms is not null or (s.answered and v_ramping) group by s.upstream) x;
+    from (select s.upstream, bool_or(s.throttle_ms is not null or s.reason = 'fuse') as throttled
+            from unnest(p_upstream, p_throttle_ms, p_answered, p_reason) as s(upstream, throttle_ms, answered, reason)
+           where s.throttle_ms is not null or s.reason = 'fuse' or (s.answered and v_ramping) group by s.upstream) x;
   for i in 1 .. coalesce(array_length(v_upstreams, 1), 0) loop
     if v_throttled[i] then perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
     else perform pg_advisory_xact_lock_shared(7305002, hashtext(v_upstreams[i])); end if;
@@ -175,12 +176,13 @@ begin
   end if;
   -- A job that may have had its effect at an upstream that has been moved since is held: a change of definitions is waited for.
   if exists (select 1 from unnest(p_next, p_effect, p_verdict) as x(next, effect, verdict)
-              where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null)) then
+              where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null)) or 'fuse' = any (p_reason) then
     perform pg_advisory_xact_lock_shared(7305001);
   end if;
   -- Who marks a batch as cancelled waits for this settle, or it sees the mark (cancel-jobs.ts).
   perform pg_advisory_xact_lock_shared(7305005);
   v_now := sluice.at_us(sluice.clock_us());
+  if 'fuse' = any (p_reason) then v_old_news := sluice.blow_fuses(p_worker, p_job, p_epoch, p_reason, p_status, v_now); end if;
 
   with s as materialized (
     select * from unnest(p_job, p_epoch, p_upstream, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
@@ -201,7 +203,7 @@ begin
                    then null
                    else coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
               end as first_sent_at,
-              case when s.next in ('ready', 'scheduled') and (s.effect or r.first_sent_at is not null)
+              case when (s.next in ('ready', 'scheduled') or s.reason = 'fuse') and (s.effect or r.first_sent_at is not null)
                     and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
                    then 'upstream_changed' else s.next end as next,
               s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
@@ -289,7 +291,14 @@ begin
   end if;
 
   if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
-  if v_returned is not null then perform sluice.cancel_returned(v_returned, v_now); end if;
+  if v_old_news is not null then
+    perform sluice.resume_from_fuses(v_old_news, v_now);
+    v_returned := v_returned || v_old_news;
+  end if;
+  if v_returned is not null then
+    perform sluice.cancel_returned(v_returned, v_now);
+    perform sluice.hold_behind_fuses(v_returned, v_now);
+  end if;
 
   if v_counted_groups is not null then
     perform sluice.free_places(v_counted_groups, v_counted_lanes, v_now);

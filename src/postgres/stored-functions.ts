@@ -4,6 +4,7 @@
  */
 import { cancelJobsFunctions } from './cancel-jobs.ts';
 import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { fuseFunctions } from './fuses.ts';
 import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
@@ -15,6 +16,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   dueJobsFunctions,
   claimJobsFunction,
   cancelJobsFunctions,
+  fuseFunctions,
   settleJobsFunction,
   putReceiptFunction,
   batchActivityFunction,

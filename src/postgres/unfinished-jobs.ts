@@ -33,9 +33,10 @@ export async function moveTarget(client: TransactionClient, upstream: string): P
   await client.query('update sluice.upstreams set target_changed_at = clock_timestamp() where name = $1', [upstream]);
   const scheduled = await client.query(
     `update sluice.parked_jobs p
-        set state = 'held', reason = 'upstream_changed', due_at = null, expires_at = null
+        set state = 'held', reason = 'upstream_changed', due_at = null, resume_at = null, expires_at = null
        from sluice.lanes l join sluice.lane_groups g on g.id = l.group_id
-      where l.id = p.lane_id and g.upstream = $1 and p.state = 'scheduled' and p.first_sent_at is not null
+      where l.id = p.lane_id and g.upstream = $1 and (p.state = 'scheduled' or p.reason = 'fuse')
+        and p.first_sent_at is not null
       returning p.job_id`,
     [upstream],
   );

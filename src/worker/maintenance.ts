@@ -1,6 +1,6 @@
 /**
- * What keeps the store right without anybody asking: jobs of workers that died go back, workers that are gone are cleared
- * away, and so is what is idle or past its retention. Each round is bounded and may run in every replica at once; the fence
+ * What keeps the store right without anybody asking: jobs of workers that died go back, what a blown fuse holds is moved out
+ * of the way, workers that are gone are cleared away, and so is what is idle or past its retention. Each round is bounded and may run in every replica at once; the fence
  * in the settle decides between them.
  */
 import type { Definitions } from '../domain/definitions.ts';
@@ -15,6 +15,7 @@ import { newSweepCursor, type SweepCursor, sweepCooldowns, sweepLanes, sweepWind
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
+import { FuseWalks } from './fuse-walks.ts';
 import { RetentionRounds } from './retention-rounds.ts';
 
 const mostOrphans = 500;
@@ -112,6 +113,7 @@ async function reap(
 export class Maintenance {
   readonly #options: MaintenanceOptions;
   readonly #wake: WakeSignal;
+  readonly #fuses: FuseWalks;
   readonly #retention: RetentionRounds;
   #stopped = false;
   #loop: Promise<void> | undefined;
@@ -119,11 +121,17 @@ export class Maintenance {
   constructor(options: MaintenanceOptions) {
     this.#options = options;
     this.#wake = new WakeSignal(options.clock);
+    this.#fuses = new FuseWalks(options);
     this.#retention = new RetentionRounds({ ...options, policy: options.retention });
   }
 
   start(): void {
     this.#loop = this.#run();
+  }
+
+  /** There is something to do that should not wait for the next round. */
+  wake(): void {
+    this.#wake.set();
   }
 
   async stop(): Promise<void> {
@@ -136,15 +144,17 @@ export class Maintenance {
     const { logger, database } = this.#options;
     const cursor = newSweepCursor();
     for (let round = 1; !this.#stopped; round += 1) {
+      let more = false;
       try {
         const counts = await runMaintenanceOnce(this.#options);
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
+        more = await this.#fuses.turn();
         if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');
         await this.#retention.turn();
       } catch (err) {
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }
-      if (!this.#stopped) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));
+      if (!this.#stopped && !more) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));
     }
   }
 }

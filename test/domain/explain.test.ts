@@ -17,6 +17,7 @@ function facts(overrides: Partial<WaitFacts> = {}): WaitFacts {
     upstream: 'api',
     cost: 1,
     calls: 0,
+    fuse: null,
     dueAtUs: null,
     lease: null,
     queuePaused: false,
@@ -147,6 +148,25 @@ t.test('fifo: the one that holds the lane, and the place among all that is unfin
     waitingOn: [{ kind: 'fifo', name: 'default', untilUs: nowUs + second, detail: /job j .* scheduled/ }],
   });
   t.match(explainWait(facts({ fifo: { before: 0, holder: null } })), { runnable: true, position: 1 });
+});
+
+t.test('what a fuse holds tells which answer blew it, and what to do; so does what is about to be held', async (t) => {
+  const fuse = { batchId: 'b-1', jobId: 'j-1', status: 401, at: new Date('2026-01-01T00:00:00.123Z') };
+  const { waitingOn } = explainWait(facts({ state: 'held', reason: 'fuse', fuse }));
+  t.match(waitingOn, [{ kind: 'held', name: 'fuse', untilUs: null }]);
+  for (const part of ['j-1', '401', '2026-01-01T00:00:00.123Z', 'POST /v1/batches/b-1/resume']) {
+    t.ok(waitingOn[0]!.detail.includes(part), part);
+  }
+  const about = explainWait(facts({ fuse }));
+  t.equal(about.runnable, false);
+  t.same(about.waitingOn, waitingOn);
+  t.match(explainWait(facts({ state: 'scheduled', dueAtUs: nowUs + second, fuse })).waitingOn, [
+    { kind: 'scheduled' },
+    { kind: 'held' },
+  ]);
+  const other = explainWait(facts({ state: 'held', reason: 'outcome_unknown', fuse }));
+  t.match(other.waitingOn, [{ kind: 'held', name: 'outcome_unknown' }], 'held for another reason');
+  t.equal(other.waitingOn.length, 1);
 });
 
 t.test('scheduled, held, running, ended', async (t) => {

@@ -100,10 +100,25 @@ t.test('which statuses say what is the definition’s', async (t) => {
   t.same([204, 302, 200, 410, 404, 500].map(verdict), ['applied', 'applied', 'absent', 'absent', 'unclear', 'unclear']);
 });
 
+t.test('an answer that the fuse lists holds the job, whose outcome is as unknown as before', async (t) => {
+  const settlement = ask(answered(401), { reconcileFailures: 2, attemptsUsed: 1 });
+  t.match(settlement, {
+    next: { kind: 'held', reason: 'fuse' },
+    reconciliation: 'unclear',
+    outcome: null,
+    charge: 'none',
+    outcomeUnknown: true,
+    mayHaveHadEffect: false,
+  });
+  t.type(settlement.error, 'string');
+  const telling = upstream({ reconcile: { ...reconcile, absent_when: [401] } });
+  t.equal(ask(answered(401), {}, telling).reconciliation, 'absent', 'an answer that tells something is heard');
+});
+
 t.test('any other answer, and none, is asked again after a backoff and charges nothing', async (t) => {
   const ends: SettledCall[] = [
     answered(500),
-    answered(401),
+    answered(403),
     answered(302),
     noAnswer('timeout'),
     noAnswer('reset'),

@@ -47,6 +47,7 @@ const throttledTooLong = done('failed', 'throttled_too_long', null);
 const ready = { kind: 'ready' } as const;
 const scheduled = (delayMs: number) => ({ kind: 'scheduled', delayMs, reason: null }) as const;
 const held = { kind: 'held', reason: 'outcome_unknown' } as const;
+const blown = { kind: 'held', reason: 'fuse' } as const;
 
 /** base_ms 500, first failure, random 0.5. */
 const firstBackoff = scheduled(250);
@@ -77,13 +78,54 @@ t.test('Retry-After on a success is ignored', async (t) => {
 });
 
 t.test('other 4xx and all 3xx fail at once', async (t) => {
-  for (const status of [300, 304, 400, 401, 403, 404, 409, 410, 413, 418, 422, 451, 499]) {
+  for (const status of [300, 304, 400, 402, 403, 404, 409, 410, 413, 418, 422, 451, 499]) {
     const settlement = settle(answered(status));
     t.same(settlement.next, rejected, String(status));
     t.equal(settlement.outcome, 'rejected');
     t.equal(settlement.charge, 'attempt');
     t.equal(settlement.answeredWithoutThrottle, true);
   }
+});
+
+t.test('401 blows the fuse: the job is held and has spent nothing, for the call was refused at the door', async (t) => {
+  t.same(settle(answered(401), { attemptsUsed: 4, outcomeUnknown: true }), {
+    next: blown,
+    outcome: 'rejected',
+    charge: 'none',
+    throttle: null,
+    retryAfterMs: null,
+    retryAfterCapped: false,
+    answeredWithoutThrottle: true,
+    mayHaveHadEffect: false,
+    outcomeUnknown: true,
+    reconciliation: null,
+    error: null,
+  });
+});
+
+t.test('which answers blow the fuse is the definition’s', async (t) => {
+  const definition = upstream({ fuse: { statuses: [403, 500, 503] } });
+  const next = (status: number, headers: Headers = {}) => settle(answered(status, headers), {}, definition).next;
+  t.same(
+    [403, 500, 503].map((status) => next(status)),
+    [blown, blown, blown],
+    'also one that would be tried again',
+  );
+  t.same(next(401), rejected, 'no more than these');
+  t.same(next(503, { 'retry-after': '5' }), blown, 'also where it names a time');
+  t.same(settle(answered(401), {}, upstream({ fuse: { statuses: [] } })).next, rejected, 'none');
+  t.same(settle(answered(401), {}, upstream({ retry_statuses: [401] })).next, blown, 'before retry_statuses');
+  const expected = upstream({ success_statuses: [200, 401] });
+  t.same(settle(answered(401), {}, expected).next, succeeded, 'a success is a success');
+  const throttled = settle(answered(429), {}, upstream({ fuse: { statuses: [429] } }));
+  t.same(throttled.next, ready, '429 is always a throttle');
+});
+
+t.test('an answer that blows the fuse and may come from behind the door counts as a call with an effect', async (t) => {
+  const definition = upstream({ fuse: { statuses: [401, 402, 403, 407, 500] } });
+  const mayHave = (status: number) => settle(answered(status), {}, definition).mayHaveHadEffect;
+  t.same([401, 403, 407].map(mayHave), [false, false, false]);
+  t.same([402, 500].map(mayHave), [true, true]);
 });
 
 t.test('a redirect is kept with where it pointed', async (t) => {

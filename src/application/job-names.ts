@@ -1,11 +1,11 @@
 /**
- * Jobs that are named where operators look at the whole: the one that met a throttle, those that workers run. Their ids are
- * shown to the tenant that has them; to others, who could not read such a job either, they are null.
+ * Jobs that are named where operators look at the whole: the one that met a throttle, those that workers run. Of another
+ * tenant's job, which could not be read anyway, the id is null.
  */
 import type { Database } from '../postgres/database.ts';
-import { ownJobs } from '../postgres/own-jobs.ts';
+import { foreignJobs } from '../postgres/foreign-jobs.ts';
 
-/** Gives an id back if it is the tenant's, else null. */
+/** Gives an id back, or null if it is of another tenant. */
 export type JobName = (jobId: string | null) => string | null;
 
 /** @param jobIds those that are to be shown; null: none */
@@ -15,6 +15,6 @@ export async function jobNames(
   jobIds: Iterable<string | null>,
 ): Promise<JobName> {
   const asked = [...new Set(jobIds)].filter((id) => id !== null);
-  const own = await ownJobs(database, tenant, asked);
-  return (jobId) => (jobId !== null && own.has(jobId) ? jobId : null);
+  const foreign = await foreignJobs(database, tenant, asked);
+  return (jobId) => (jobId === null || foreign.has(jobId) ? null : jobId);
 }

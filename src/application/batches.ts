@@ -29,6 +29,14 @@ export interface BatchProgress extends Omit<StoredBatch, 'fuse'> {
   readonly progress: number;
   /** When its last job ended, or it was called off if that was later; null: it still goes on. */
   readonly completedAt: Date | null;
+  /** When it is expected to be done; null: it is, or nobody can say. */
+  readonly eta: Eta | null;
+}
+
+/** @property limitedBy the rate limit, or the cooling upstream, that decides it; null: none does */
+export interface Eta {
+  readonly at: Date;
+  readonly limitedBy: string | null;
 }
 
 /** Throws a ProblemError `not_found`, also for a batch of another tenant. */
@@ -67,6 +75,7 @@ export async function getBatch(
     jobs,
     progress: total === 0 ? 1 : ended / total,
     completedAt: status === 'processing' || status === 'incomplete' ? null : lastEndedAt,
+    eta: null,
   };
 }
 
@@ -112,6 +121,28 @@ export async function listBatchItems(
   const more = items.length > filter.limit;
   if (more) items.pop();
   return { items, next: more ? items.at(-1)!.index : null };
+}
+
+/** Items of one statement of an export. */
+const exportItems = 1_000;
+
+/**
+ * All items that pass the filter, in their order, page by page as they are asked for; pages may be empty. No transaction and no
+ * connection is held between them. Throws a ProblemError `not_found`, also for a batch of another tenant.
+ */
+export async function exportBatchItems(
+  { database }: BatchDependencies,
+  tenant: string,
+  batchId: string,
+  filter: Pick<ItemFilter, 'verdict' | 'state'>,
+): Promise<AsyncIterable<readonly StoredItem[]>> {
+  const { counts } = await requireBatch(database, tenant, batchId);
+  return (async function* () {
+    for (let after = -1; after < counts.total - 1; after += exportItems) {
+      const until = after + exportItems;
+      yield await readBatchItems(database, batchId, { ...filter, after, until, limit: exportItems });
+    }
+  })();
 }
 
 async function requireBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch> {

@@ -26,6 +26,7 @@ import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
 import { adminFleetRoutes } from './routes/admin-fleet.ts';
 import { adminRateWindowRoutes } from './routes/admin-rate-windows.ts';
 import { batchOperationRoutes } from './routes/batch-operations.ts';
+import { batchReadRoutes } from './routes/batch-reads.ts';
 import { batchRoutes } from './routes/batches.ts';
 import { healthRoutes } from './routes/health.ts';
 import { jobOperationRoutes } from './routes/job-operations.ts';
@@ -108,6 +109,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
     adminFleetRoutes(scope, deps);
     adminApiKeyRoutes(scope, deps);
     batchRoutes(scope, deps);
+    batchReadRoutes(scope, deps);
     batchOperationRoutes(scope, deps);
     jobRoutes(scope, deps);
     jobOperationRoutes(scope, deps);

@@ -115,14 +115,18 @@ export interface ItemFilter {
   readonly state: JobState | null;
   /** Items after this index; -1: from the start. */
   readonly after: number;
+  /** Looks no further than this index; absent: as far as it takes. */
+  readonly until?: number;
   readonly limit: number;
 }
+
+const lastIndex = 2_147_483_647;
 
 /** The items of a batch in their order, as many as `limit`. */
 export async function readBatchItems(
   database: Database,
   batchId: string,
-  { verdict, state, after, limit }: ItemFilter,
+  { verdict, state, after, until = lastIndex, limit }: ItemFilter,
 ): Promise<StoredItem[]> {
   const rows = await database.query<{
     index: number;
@@ -139,10 +143,10 @@ export async function readBatchItems(
               case when i.verdict <> 'conflict' then ${stateOfRows} end as state,
               case when i.verdict <> 'conflict' then done.status end as status
          from sluice.batch_items i ${jobRows('i.job_id')}
-        where i.batch_id = $1 and i.index > $2 and ($3::text is null or i.verdict = $3)) s
+        where i.batch_id = $1 and i.index > $2 and i.index <= $6 and ($3::text is null or i.verdict = $3)) s
       where $4::text is null or s.state = $4
       order by s.index limit $5`,
-    [batchId, after, verdict, state, limit],
+    [batchId, after, verdict, state, limit, until],
     'read-batch-items',
   );
   return rows.map((row) => ({

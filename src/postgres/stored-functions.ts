@@ -8,6 +8,7 @@ import { fuseFunctions } from './fuses.ts';
 import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
+import { batchEventsFunction } from './read-batch-events.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
 
 export const storedFunctions: readonly { readonly name: string; readonly sql: string }[] = [
@@ -20,4 +21,5 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   settleJobsFunction,
   putReceiptFunction,
   batchActivityFunction,
+  batchEventsFunction,
 ];

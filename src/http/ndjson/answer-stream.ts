@@ -10,8 +10,7 @@ import type { StreamLine } from '../../application/line-chunks.ts';
 import { openStream, type StreamDependencies, type StreamEvent } from '../../application/stream-batch.ts';
 import type { ItemVerdict } from '../../domain/submission.ts';
 import type { Logger } from '../../system/logger.ts';
-import { asProblem } from '../error-handler.ts';
-import { problemDocument } from '../problem-details.ts';
+import { problemLine } from './problem-line.ts';
 import { type LineContext, readLine } from './read-line.ts';
 import { LineSplitter } from './split-lines.ts';
 import { readParameters, type StreamParameters } from './stream-parameters.ts';
@@ -78,13 +77,7 @@ export async function answerStream(
       return event.items.map((item) => `${JSON.stringify(showLine(item, stored, answer.showVerdict))}\n`).join('');
     }
     if (event.kind === 'summary') return `${JSON.stringify({ summary: answer.showSummary(event.batch) })}\n`;
-    const problem = asProblem(event.error, 0);
-    request.problemCode = problem.code;
-    if (problem.code === 'internal_error') {
-      deps.logger.error({ request_id: request.id, err: event.error }, 'a stream failed');
-    }
-    const document = problemDocument(problem.code, problem.message, request.id, problem.errors, problem.state);
-    return `${JSON.stringify({ error: document })}\n`;
+    return problemLine(deps.logger, request, event.error);
   };
 
   reply.code(202).header('location', `/v1/batches/${batchId}`).header('sluice-batch-id', batchId).type(ndjson);

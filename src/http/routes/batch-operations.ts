@@ -6,6 +6,7 @@ import type { BatchDependencies } from '../../application/batches.ts';
 import { cancelBatch } from '../../application/cancel.ts';
 import { closeBatch } from '../../application/close-batch.ts';
 import { type BatchSummary, listBatches } from '../../application/lists.ts';
+import { resumeBatch } from '../../application/resume.ts';
 import { batchProgressSchema, batchSummarySchema } from '../schemas/batches.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters, shortPages } from '../schemas/lists.ts';
 import { showProgress } from './batches.ts';
@@ -49,6 +50,22 @@ export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependenci
       },
     },
     async (request) => showProgress(await cancelBatch(deps, request.principal.tenant, request.params.batch_id)),
+  );
+
+  typed.post(
+    '/v1/batches/:batch_id/resume',
+    {
+      config: { scope: 'submit' },
+      schema: {
+        summary: 'Resume a batch that a fuse holds',
+        description:
+          'For a batch with `held_by`: an answer such as 401 said that no further call of it would do, and what it has brought was put on hold. Once that is put right (new credentials: upstream secrets are read at the time of the call), this lets the jobs with the reason `fuse` go on as they were: ready or scheduled, with what they had spent, the same keys, in their old places. Jobs that are held for another reason stay. Where the answers are still such, the next one stops the batch again. To ask again is harmless, and a batch that no fuse holds stays as it is; 409 for one that was cancelled. Of a very large batch the last jobs follow within seconds of the answer.',
+        tags,
+        params: z.object({ batch_id: z.string() }),
+        response: { 200: batchProgressSchema.describe('As it stands now') },
+      },
+    },
+    async (request) => showProgress(await resumeBatch(deps, request.principal.tenant, request.params.batch_id)),
   );
 
   app.withTypeProvider<ZodTypeProvider>().post(

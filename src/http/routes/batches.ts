@@ -1,5 +1,5 @@
 /**
- * Batches: submit one. The body of a submission is taken as text, because parsing it changes numbers; its
+ * Batches: submit one, and follow it. The body of a submission is taken as text, because parsing it changes numbers; its
  * items are checked one by one by `read-submission.ts`, so the schema here is for the OpenAPI document.
  */
 import { isUtf8 } from 'node:buffer';
@@ -7,7 +7,13 @@ import type { Readable } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import { type BatchProgress, isCompleted } from '../../application/batches.ts';
+import {
+  type BatchDependencies,
+  type BatchProgress,
+  getBatch,
+  isCompleted,
+  listBatchItems,
+} from '../../application/batches.ts';
 import { type SubmitDependencies, submitBatch } from '../../application/submit-batch.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import { keyFault, keyFromHeader, needsRetry } from '../../domain/idempotency.ts';
@@ -19,20 +25,25 @@ import { validatorButForBody } from '../request-validation.ts';
 import {
   type BatchAnswer,
   batchAnswerSchema,
-  type batchProgressSchema,
+  batchItemSchema,
+  batchProgressSchema,
   batchSchema,
+  itemFilters,
   streamAnswerSchema,
   streamLineSchema,
 } from '../schemas/batches.ts';
+import { decodeCursor, encodeCursor, listOf, listParameters } from '../schemas/lists.ts';
 
 const path = '/v1/batches';
 const tags = ['batches'];
+const batchParameter = z.object({ batch_id: z.string() });
 
-type BatchRouteDependencies = SubmitDependencies & AnswerStreamDependencies;
+type BatchRouteDependencies = SubmitDependencies & BatchDependencies & AnswerStreamDependencies;
 
 export function batchRoutes(app: FastifyInstance, deps: BatchRouteDependencies): void {
   // A scope of its own, for the parser of its body.
   app.register(async (scope) => addSubmission(scope, deps));
+  addReads(app, deps);
 }
 
 function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void {
@@ -158,6 +169,64 @@ export function showProgress(batch: BatchProgress): z.output<typeof batchProgres
     jobs: batch.jobs,
     progress: batch.progress,
     held_by: showHeldBy(batch.heldBy),
-    eta: batch.eta === null ? null : { at: batch.eta.at.toISOString(), limited_by: batch.eta.limitedBy },
   };
+}
+
+function addReads(app: FastifyInstance, deps: BatchDependencies): void {
+  const typed = app.withTypeProvider<ZodTypeProvider>();
+
+  typed.get(
+    `${path}/:batch_id`,
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'Read a batch',
+        description: 'How far it is.',
+        tags,
+        params: batchParameter,
+        response: { 200: batchProgressSchema.describe('As it stands') },
+      },
+    },
+    async (request) => {
+      return showProgress(await getBatch(deps, request.principal.tenant, request.params.batch_id));
+    },
+  );
+
+  typed.get(
+    `${path}/:batch_id/items`,
+    {
+      config: { scope: 'read' },
+      schema: {
+        summary: 'List the items of a batch',
+        description: 'In their order.',
+        tags,
+        params: batchParameter,
+        querystring: z.strictObject({ ...listParameters, ...itemFilters }),
+        response: { 200: listOf(batchItemSchema).describe('A page of items') },
+      },
+    },
+    async (request) => {
+      const { verdict = null, state = null, cursor, limit } = request.query;
+      const after = decodeCursor(z.number().int().min(0), cursor) ?? -1;
+      const { items, next } = await listBatchItems(deps, request.principal.tenant, request.params.batch_id, {
+        verdict,
+        state,
+        after,
+        limit,
+      });
+      return {
+        items: items.map((item) => ({
+          index: item.index,
+          idempotency_key: item.key,
+          key_source: item.keySource,
+          verdict: item.verdict,
+          job_id: item.jobId,
+          job_state: item.jobState,
+          response_status: item.responseStatus,
+          errors: [...item.faults],
+        })),
+        next_cursor: next === null ? null : encodeCursor(next),
+      };
+    },
+  );
 }

@@ -5,7 +5,7 @@
  * still its own.
  */
 import type { ClaimedJob } from '../domain/job.ts';
-import { type Database, promptMs } from './database.ts';
+import { type Database, promptMs, type StatementOptions } from './database.ts';
 
 export interface WorkerIdentity {
   readonly workerId: string;
@@ -80,7 +80,11 @@ export type OrphanedJob = Pick<
 > & { readonly workerId: string };
 
 /** Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced. */
-export async function findOrphanedJobs(database: Database, limit: number): Promise<OrphanedJob[]> {
+export async function findOrphanedJobs(
+  database: Database,
+  limit: number,
+  options: Pick<StatementOptions, 'withinMs'> = {},
+): Promise<OrphanedJob[]> {
   return database.query<OrphanedJob>(
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
             r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
@@ -91,11 +95,17 @@ export async function findOrphanedJobs(database: Database, limit: number): Promi
       where w.id is null or w.lease_expires_at < clock_timestamp()
       limit $1::int`,
     [limit],
+    undefined,
+    options,
   );
 }
 
 /** Clears away workers whose lease ran out and that hold no job. Gives how many. */
-export async function sweepWorkers(database: Database, limit: number): Promise<number> {
+export async function sweepWorkers(
+  database: Database,
+  limit: number,
+  options: Pick<StatementOptions, 'withinMs'> = {},
+): Promise<number> {
   const rows = await database.query(
     `delete from sluice.workers w where w.id in (
        select o.id from sluice.workers o
@@ -104,6 +114,8 @@ export async function sweepWorkers(database: Database, limit: number): Promise<n
         order by o.id limit $1::int for update skip locked)
      returning w.id`,
     [limit],
+    undefined,
+    options,
   );
   return rows.length;
 }

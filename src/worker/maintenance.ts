@@ -7,7 +7,7 @@ import type { Definitions } from '../domain/definitions.ts';
 import { decideReconciliation } from '../domain/reconcile.ts';
 import { asksFirst, decideSettlement } from '../domain/settle.ts';
 import { closeSilentStreams } from '../postgres/batch-streams.ts';
-import type { Database } from '../postgres/database.ts';
+import { type Database, patientMs, ranOutOfTime, type StatementOptions } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
@@ -65,15 +65,19 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
 }
 
 /** One bounded round. */
-export async function runMaintenanceOnce(options: Omit<MaintenanceOptions, 'retention'>): Promise<MaintenanceCounts> {
+export async function runMaintenanceOnce(
+  options: Omit<MaintenanceOptions, 'retention'>,
+  limit: Pick<StatementOptions, 'withinMs'> = {},
+): Promise<MaintenanceCounts> {
   const { database } = options;
-  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans));
-  return { reaped, workersSwept: await sweepWorkers(database, mostWorkers) };
+  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans, limit), limit);
+  return { reaped, workersSwept: await sweepWorkers(database, mostWorkers, limit) };
 }
 
 async function reap(
   { database, clock, currentDefinitions }: Omit<MaintenanceOptions, 'retention'>,
   orphans: OrphanedJob[],
+  limit: Pick<StatementOptions, 'withinMs'>,
 ): Promise<number> {
   if (orphans.length === 0) return 0;
   const definitions = await currentDefinitions();
@@ -104,7 +108,7 @@ async function reap(
   }
   let reaped = 0;
   for (const [workerId, rows] of byWorker) {
-    reaped += (await settleJobs(database, workerId, rows, { onlyExpired: true })).size;
+    reaped += (await settleJobs(database, workerId, rows, { ...limit, onlyExpired: true })).size;
   }
   return reaped;
 }
@@ -143,15 +147,19 @@ export class Maintenance {
   async #run(): Promise<void> {
     const { logger, database } = this.#options;
     const cursor = newSweepCursor();
+    let outOfTime = 0;
     for (let round = 1; !this.#stopped; round += 1) {
       let more = false;
       try {
-        const counts = await runMaintenanceOnce(this.#options);
+        // All replicas may have met the same silence: jobs of dead workers must not wait for the usual limit.
+        const counts = await runMaintenanceOnce(this.#options, { withinMs: patientMs(outOfTime) });
+        outOfTime = 0;
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
         more = await this.#fuses.turn();
         if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');
         await this.#retention.turn();
       } catch (err) {
+        if (ranOutOfTime(err)) outOfTime += 1;
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }
       if (!this.#stopped && !more) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));

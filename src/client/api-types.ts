@@ -447,6 +447,18 @@ export interface Problem {
   state?: string;
 }
 
+/** Worked out from the rate limits over its jobs and how much of them is used, what stands before it, cooldowns, `run_at` and how its calls have gone so far. It moves as these do */
+export interface Eta {
+  /**
+   * When the last of its jobs is expected to end, as things stand
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  at: string;
+  /** The rate limit that decides it, or the upstream whose cooldown does; null: neither does, but the time of the calls themselves, worker slots, an order, or a `run_at` */
+  limited_by: string | null;
+}
+
 /** One verdict per item, in order */
 export interface BatchAnswer {
   /**
@@ -701,6 +713,8 @@ export interface BatchProgress {
   progress: number;
   /** The answer that has stopped it: what it has brought is `held` with the reason `fuse` until it is resumed. null: nothing has. Jobs that are held for other reasons, one by one, do not show here */
   held_by: HeldBy | null;
+  /** When it is expected to be done. null: it is done; something in its way is paused, or a job of it is held, so that nobody can say; or nothing is known yet from which to tell (no rate limit, and no call made; no worker) */
+  eta: Eta | null;
 }
 
 /** One item of a batch, and what became of it */
@@ -788,6 +802,14 @@ export type StreamAnswer =
     }
   | {
       /** The last line of a stream that failed; what is stored can be resumed */
+      error: Problem;
+    };
+
+/** One item a line, in their order */
+export type ExportLine =
+  | BatchItem
+  | {
+      /** The last line of an export that broke off */
       error: Problem;
     };
 
@@ -1699,6 +1721,35 @@ export interface RateWindowAudit {
   since: string;
 }
 
+/** The data of a `job` event */
+export interface JobEvent {
+  /**
+   * @format uuid
+   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
+   */
+  job_id: string;
+  /**
+   * Place of its item in the batch, from 0; the first where it has several
+   * @min -9007199254740991
+   * @max 9007199254740991
+   */
+  index: number;
+  idempotency_key: string | null;
+  /** `succeeded`, `failed`, `cancelled` or `expired`; or `held`, which a person decides */
+  state:
+    | "scheduled"
+    | "ready"
+    | "running"
+    | "succeeded"
+    | "failed"
+    | "held"
+    | "cancelled"
+    | "expired";
+  reason: string | null;
+  /** Of the answer that ended the job */
+  response_status: number | null;
+}
+
 /** Why a job has not run */
 export interface Explanation {
   /**
@@ -2141,6 +2192,12 @@ export interface DeleteApiKeyParams {
 export type DeleteApiKeyData = unknown;
 
 export interface GetBatchParams {
+  /**
+   * Seconds to wait for the end of the batch: answers when it is `completed` or `cancelled`, or the time is up, with the batch as it stands then
+   * @min 0
+   * @max 60
+   */
+  wait?: number;
   batchId: string;
 }
 
@@ -2170,12 +2227,18 @@ export interface ListBatchItemsParams {
   batchId: string;
 }
 
-/** A page of items */
 export interface ListBatchItemsData {
   items: BatchItem[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
+
+export interface FollowBatchParams {
+  batchId: string;
+}
+
+/** Each event is a block of lines that ends with an empty one: `id`, `event` (`progress`, `job` or `done`) and `data`, JSON on one line. `progress` and `done` carry a BatchProgress, `job` a JobEvent */
+export type FollowBatchData = string;
 
 export interface ListBatchesParams {
   /** `next_cursor` of the page before */

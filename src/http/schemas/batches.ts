@@ -7,6 +7,7 @@ import { definitionName } from '../../domain/definitions.ts';
 import { keyFault, maxKeyLength } from '../../domain/idempotency.ts';
 import { maxItems } from '../../domain/submission.ts';
 import { faultSchema, problemSchema } from '../problem-details.ts';
+import { integerParameter } from './lists.ts';
 
 const int32Max = 2_147_483_647;
 const verdict = z.enum(['accepted', 'duplicate', 'conflict', 'rejected']);
@@ -158,6 +159,24 @@ const verdictSchema = z.object({
   errors: z.array(faultSchema).optional(),
 });
 
+/** When a batch is expected to be done. */
+export const etaSchema = z
+  .object({
+    at: instant.describe('When the last of its jobs is expected to end, as things stand'),
+    limited_by: z
+      .string()
+      .nullable()
+      .describe(
+        'The rate limit that decides it, or the upstream whose cooldown does; null: neither does, but the time of the calls themselves, worker slots, an order, or a `run_at`',
+      ),
+  })
+  .meta({
+    id: 'Eta',
+    description:
+      'Worked out from the rate limits over its jobs and how much of them is used, what stands before it, cooldowns, `run_at` and how its calls have gone so far. It moves as these do',
+    examples: [{ at: '2026-12-01T00:01:40.000Z', limited_by: 'stripe' }],
+  });
+
 export const batchAnswerSchema = z
   .object({
     batch_id: z.uuid(),
@@ -173,6 +192,29 @@ export const batchAnswerSchema = z
   .meta({ id: 'BatchAnswer', description: 'One verdict per item, in order' });
 
 export type BatchAnswer = z.output<typeof batchAnswerSchema>;
+
+/** `?dry_run=true`: what would become of the batch. */
+export const dryRunAnswerSchema = batchAnswerSchema
+  .extend({
+    dry_run: z.literal(true),
+    batch_id: z.null().describe('There is none: nothing was stored'),
+    replayed: z.literal(false),
+    eta: etaSchema.nullable().describe('When it would be done, were it submitted now'),
+    items: z
+      .array(
+        verdictSchema.extend({
+          job_id: z
+            .uuid()
+            .nullable()
+            .optional()
+            .describe('Of the job that has the key; null where the batch itself would make it'),
+        }),
+      )
+      .describe('In the order of the items sent'),
+  })
+  .meta({ id: 'DryRunAnswer', description: 'The verdicts that a batch would get, and when it would be done' });
+
+export type DryRunAnswer = z.output<typeof dryRunAnswerSchema>;
 
 const count = z.number().int().min(0);
 
@@ -236,6 +278,11 @@ export const batchProgressSchema = z
       .describe(
         'The answer that has stopped it: what it has brought is `held` with the reason `fuse` until it is resumed. null: nothing has. Jobs that are held for other reasons, one by one, do not show here',
       ),
+    eta: etaSchema
+      .nullable()
+      .describe(
+        'When it is expected to be done. null: it is done; something in its way is paused, or a job of it is held, so that nobody can say; or nothing is known yet from which to tell (no rate limit, and no call made; no worker)',
+      ),
   })
   .meta({ id: 'BatchProgress', description: 'How far a batch is' });
 
@@ -251,6 +298,18 @@ export const batchItemSchema = z
     errors: z.array(faultSchema),
   })
   .meta({ id: 'BatchItem', description: 'One item of a batch, and what became of it' });
+
+/** The longest `wait`, in seconds: what the usual proxies let a connection be silent. */
+export const maxWaitSeconds = 60;
+
+/** Of GET /v1/batches/{batch_id}. */
+export const waitParameter = {
+  wait: integerParameter(0, maxWaitSeconds)
+    .optional()
+    .describe(
+      'Seconds to wait for the end of the batch: answers when it is `completed` or `cancelled`, or the time is up, with the batch as it stands then',
+    ),
+};
 
 /** What `/items` can be narrowed to. */
 export const itemFilters = {
@@ -274,3 +333,8 @@ export const streamAnswerSchema = z
     z.object({ error: problemSchema.describe('The last line of a stream that failed; what is stored can be resumed') }),
   ])
   .meta({ id: 'StreamAnswer', description: 'One line of the answer' });
+
+/** A line of the export of `/items`. */
+export const exportLineSchema = z
+  .union([batchItemSchema, z.object({ error: problemSchema.describe('The last line of an export that broke off') })])
+  .meta({ id: 'ExportLine', description: 'One item a line, in their order' });

@@ -46,6 +46,7 @@ export function reportLines(report: ChaosReport): string[] {
       .sort(([a], [b]) => a.localeCompare(b))
       .map(([kind, count]) => `${count} ${kind}`)
       .join(', ')}`,
+    `The last job ended ${(report.settledMs / 1000).toFixed(1)} s after the last fault`,
     `Replicas started: ${report.replicasStarted}; ${report.failedStarts} starts failed and were repeated`,
     ...(faults.length === 0 ? [] : ['', 'What is wrong:', ...faults.map((fault) => `  ${fault}`)]),
     ...(report.logFolder === null ? [] : [`The log of every replica is in ${report.logFolder}`]),

@@ -47,6 +47,8 @@ export interface ChaosReport extends Verdict {
   readonly failedStarts: number;
   /** From the first request to the last end. */
   readonly tookMs: number;
+  /** From the end of the last fault to the last end of a job. */
+  readonly settledMs: number;
   /** null: nothing was wrong, and they are gone. */
   readonly logFolder: string | null;
 }
@@ -63,8 +65,13 @@ export const slackMs = 250;
 const headroom = 3;
 /** Of the time in which faults happen, that in which batches come. */
 const submitting = 0.95;
-/** After the last fault: what is left runs, lost leases run out, retries have their backoff. */
+/** After the last fault what is left has so long, before the run is given up … */
 const settleSeconds = 90;
+/**
+ * … and so long before that is a fault of the service: work goes on within 10 s of a loss of the database, a lost lease runs
+ * out and is seen, and calls that were given up have their backoff and a cooldown to wait for.
+ */
+const settledWithinMs = 10_000 + leaseSeconds * 1000 + 10_000;
 const deathAtPoint = 'kill -9 at a fault point, replaced';
 const upstreamName = 'api';
 const progressMs = 5_000;
@@ -94,7 +101,7 @@ async function run(options: ChaosOptions, folder: string, scope: OwnScope): Prom
   const { seconds, seed, items, say, signal } = options;
   const problems: string[] = [];
   const startMs = clock.monotonicMs();
-  const sayAt = (text: string) => say(`${((clock.monotonicMs() - startMs) / 1000).toFixed(1).padStart(6)} s  ${text}`);
+  const sayAt = (text: string) => say(`${inSeconds(clock.monotonicMs() - startMs).padStart(6)} s  ${text}`);
   const onProblem = (text: string) => {
     problems.push(text);
     sayAt(`WRONG: ${text}`);
@@ -123,14 +130,16 @@ async function run(options: ChaosOptions, folder: string, scope: OwnScope): Prom
   const submitted = submitter.run();
   await faults.run();
   signal.throwIfAborted();
+  const overMs = clock.monotonicMs();
   sayAt('no more faults; what is left runs');
   const settled = AbortSignal.any([signal, AbortSignal.timeout(settleSeconds * 1000)]);
   await submitted;
-  signal.throwIfAborted();
-  if (!(await replicas.allUp(settled))) onProblem('not all replicas were up at the end');
   await untilEnded(submitter, replicas, settled);
   signal.throwIfAborted();
-  const tookMs = clock.monotonicMs() - runMs;
+  const endedMs = clock.monotonicMs();
+  const settledMs = endedMs - overMs;
+  if (settledMs > settledWithinMs) onProblem(`the last job ended ${inSeconds(settledMs)} s after the last fault`);
+  if (!(await replicas.allUp(settled))) onProblem('not all replicas were up at the end');
   over.abort();
   await progress;
 
@@ -166,8 +175,13 @@ async function run(options: ChaosOptions, folder: string, scope: OwnScope): Prom
     answers: submitter.answers,
     replicasStarted: replicas.started,
     failedStarts: replicas.failedStarts,
-    tookMs,
+    tookMs: endedMs - runMs,
+    settledMs,
   };
+}
+
+function inSeconds(ms: number): string {
+  return (ms / 1000).toFixed(1);
 }
 
 interface Stage {

@@ -179,16 +179,21 @@ create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint l
      and (d.partition_key = '' or l.partition_key = d.partition_key)
 $$;
 
-create or replace function sluice.claim_jobs(p_worker uuid, p_slots int)
+drop function if exists sluice.claim_jobs(uuid, int);
+-- p_slots: calls that may start at once; p_ahead: jobs that may be had beside, to start within milliseconds. p_from_*: by lane, the
+-- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
+create or replace function sluice.claim_jobs(p_worker uuid, p_slots int, p_ahead int default 0, p_from_lane bigint[] default '{}',
+                                             p_from_rank int[] default '{}', p_from_seq bigint[] default '{}')
 returns table (
   job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
   reconcile_failures int,
   permit_ms float8, slot_wait_ms float8, batch_id uuid, tenant text, queue text, upstream text, partition_key text,
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
   payload_version text, max_attempts int, cost int, fresh_keys int,
-  definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean)
+  definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean,
+  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean)
 language plpgsql
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -198,7 +203,9 @@ declare
   v_now timestamptz;
   v_us bigint;
   v_version bigint;
-  v_left int := p_slots;
+  v_left int := p_slots + p_ahead;
+  -- What is left of it is the part of v_left that only groups may have whose calls nobody counts.
+  v_ahead int := p_ahead;
   v_busy boolean := false;
   v_more boolean := false;
   v_round int := 0;
@@ -208,6 +215,11 @@ declare
   v_seen bigint[] := '{}';
   v_shut int[] := '{}';
   v_fused boolean;
+  v_at_lane bigint[] := '{}';
+  v_at_rank int[] := '{}';
+  v_at_seq bigint[] := '{}';
+  -- Found empty from their place on: they stay open, so that a busy lane is not closed and woken many times a second.
+  v_lingering bigint[] := '{}';
   c record;
   d sluice.cooldowns;
   r sluice.rate_limits;
@@ -252,6 +264,9 @@ declare
   l_fused boolean;
   l_ranks int[];
   l_seqs bigint[];
+  l_from int;
+  l_from_rank int;
+  l_from_seq bigint;
   -- picked in the group
   p_lane bigint[];
   p_rank int[];
@@ -287,7 +302,7 @@ begin
       select x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted,
              array_agg(x.lane_id order by x.next_at, x.lane_id) as lane_ids,
              array_agg(x.partition_key order by x.next_at, x.lane_id) as keys,
-             sum(count(*)) over () as n_lanes
+             sum(count(*)) over () as n_lanes, bool_or(x.counted or x.fifo) over () as any_counted
         from (select g.id as group_id, g.queue, g.upstream, g.fifo, g.shared_limits, g.partition_limits, g.counted,
                      l.id as lane_id, l.partition_key, l.next_at
                 from sluice.lane_groups g
@@ -299,7 +314,14 @@ begin
        group by x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted
        order by min(x.next_at)
     loop
-      if v_visited = 0 then v_lanes_left := c.n_lanes; end if;
+      if v_visited = 0 then
+        v_lanes_left := c.n_lanes;
+        -- Where somebody counts calls in flight, what nobody calls yet must not take places.
+        if c.any_counted then
+          v_left := greatest(0, v_left - v_ahead);
+          v_ahead := 0;
+        end if;
+      end if;
       v_visited := v_visited + 1;
       v_seen := v_seen || c.lane_ids;
       continue when c.group_id = any (v_shut);
@@ -411,6 +433,8 @@ begin
         l_room := g_room; l_cap := g_cap; l_permit := g_permit; l_us := v_us;
         l_closes := null; l_closed_by := null; l_closed_name := null;
         l_taken := 0; l_cost := 0; l_blocked := null; l_fused := false;
+        l_from := case when not c.fifo then array_position(p_from_lane, l_id) end;
+        l_from_rank := coalesce(p_from_rank[l_from], -2147483648); l_from_seq := coalesce(p_from_seq[l_from], -1);
         g_ok := true;
 
         if c.fifo then
@@ -505,7 +529,8 @@ begin
         if not g_windowed then
           select array_agg(s.rank), array_agg(s.seq), count(*) into l_ranks, l_seqs, l_taken
             from (select x.rank, x.seq from sluice.ready_jobs x
-                   where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
+                   where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
+                     and (x.expires_at is null or x.expires_at > v_now)
                    order by x.rank, x.seq limit l_jobs for update skip locked) s;
           if v_fused and l_taken > 0 then
             select array_agg(y.rank order by y.place), array_agg(y.seq order by y.place), count(*), count(*) < l_taken
@@ -520,7 +545,8 @@ begin
         else
           for j in
             select x.rank, x.seq, x.cost from sluice.ready_jobs x
-             where x.lane_id = l_id and (x.expires_at is null or x.expires_at > v_now)
+             where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
+               and (x.expires_at is null or x.expires_at > v_now)
              order by x.rank, x.seq limit l_jobs for update skip locked
           loop
             if v_fused and sluice.place_behind_fuse(l_id, j.rank, j.seq) then l_fused := true; continue; end if;
@@ -547,6 +573,10 @@ begin
           p_charged := p_charged || array_fill(l_charged, array[l_taken]);
           g_jobs := g_jobs - l_taken;
           v_left := v_left - l_taken;
+          v_ahead := least(v_ahead, v_left);
+          v_at_lane := v_at_lane || l_id;
+          v_at_rank := v_at_rank || p_rank[array_length(p_rank, 1)];
+          v_at_seq := v_at_seq || p_seq[array_length(p_seq, 1)];
           g_room := g_room - case when g_room = 2147483647 then 0 else l_cost end;
           g_spent := g_spent + l_cost;
         end if;
@@ -569,7 +599,12 @@ begin
           perform sluice.close_lane(l_id, v_now + k_recheck, 'fuse', null);
         elsif l_taken = 0 and l_blocked is null and not exists (
              select 1 from unnest(p_fail_lane) y where y = l_id) or l_taken > 0 and l_taken < l_jobs and l_blocked is null then
-          p_drained := p_drained || l_id;
+          if l_from is null then
+            p_drained := p_drained || l_id;
+          else
+            v_lingering := v_lingering || l_id;
+            if l_taken > 0 and c.n_lanes > 1 then p_served := p_served || l_id; end if;
+          end if;
         elsif l_closes is not null then
           perform sluice.close_lane(l_id, l_closes, l_closed_by, l_closed_name);
         elsif l_blocked is not null and l_taken = 0 then
@@ -628,7 +663,8 @@ begin
                x.permit, greatest(0, x.us - sluice.us_of(x.eligible_at)) / 1000.0::float8, b.batch_id, b.tenant, b.queue, b.upstream,
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
-               v_version, null::float8, null::boolean, null::boolean, null::boolean
+               v_version, null::float8, null::boolean, null::boolean, null::boolean,
+               null::bigint[], null::int[], null::bigint[], null::boolean
           from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
       end if;
 
@@ -670,10 +706,12 @@ begin
   if v_left <= 0 or v_round >= k_most_rounds then v_more := true; end if;
 
   job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
+  at_lane := v_at_lane; at_rank := v_at_rank; at_seq := v_at_seq; lingers := v_lingering <> '{}';
   v_us := sluice.clock_us();
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
-     cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id order by o.next_at limit 1) l
+     cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id and o.id <> all (v_lingering)
+                          order by o.next_at limit 1) l
      where g.next_at < 'infinity' and l.next_at < 'infinity'
     union all
     select (select p.due_at from sluice.parked_jobs p where p.due_at is not null order by p.due_at limit 1)) t;
@@ -695,6 +733,26 @@ export interface Claim {
   readonly more: boolean;
   /** The worker's lease has run out: nothing was claimed, and what it runs may be another's by now. */
   readonly leaseLost: boolean;
+  /** How far it came in each lane that it took from. */
+  readonly places: readonly LanePlace[];
+  /** A lane had nothing behind the place that was given for it, and was left open: it is to be looked at from its start soon. */
+  readonly lingers: boolean;
+}
+
+/** A place in the order of a lane's jobs: that of the last one taken. */
+export interface LanePlace {
+  readonly laneId: number;
+  readonly rank: number;
+  readonly seq: number;
+}
+
+export interface ClaimOptions {
+  /** How many more jobs than `slots` may be had, for calls that start within milliseconds; 0 by default. */
+  readonly ahead?: number;
+  /** Where to go on in lanes that were claimed from a moment ago; elsewhere it looks from the start. */
+  readonly from?: readonly LanePlace[];
+  /** How long an answer is waited for, in milliseconds (default: the connection's time limit); the claim may yet be made. */
+  readonly withinMs?: number;
 }
 
 interface ClaimRow {
@@ -729,27 +787,37 @@ interface ClaimRow {
   busy: boolean;
   more: boolean;
   lease_lost: boolean;
+  at_lane: string[] | null;
+  at_rank: number[] | null;
+  at_seq: string[] | null;
+  lingers: boolean;
 }
 
-/**
- * Claims up to `slots` jobs for a worker that holds a live lease (`leases.ts`). Where no answer comes within `withinMs`
- * (default: the connection's time limit) the claim may yet be made.
- */
+/** Claims jobs for `slots` calls that can start at once, for a worker that holds a live lease (`leases.ts`). */
 export async function claimJobs(
   database: Database,
   workerId: string,
   slots: number,
-  { withinMs }: { readonly withinMs?: number } = {},
+  { ahead = 0, from = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
   const rows = await withClient(database.pool, async (client) => {
-    const text = 'select * from sluice.claim_jobs($1::uuid, $2::int)';
-    const claimed = await queryRows<ClaimRow>(client, text, [workerId, slots], 'claim_jobs', withinMs);
+    const text = 'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[])';
+    const values = [
+      workerId,
+      slots,
+      ahead,
+      from.map(({ laneId }) => laneId),
+      from.map(({ rank }) => rank),
+      from.map(({ seq }) => seq),
+    ];
+    const claimed = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', withinMs);
     // Claims that find nothing come at any time, and change nothing.
     if (claimed.length > 1) await database.faultPoints.pass('claim.after');
     return claimed;
   });
   const summary = rows.pop();
   if (!summary || summary.job_id !== null) throw new Error('claim_jobs gave no summary row');
+  const { at_lane, at_rank, at_seq } = summary;
   return {
     jobs: rows.map(toClaimedJob),
     definitionsVersion: summary.definitions_version,
@@ -757,6 +825,12 @@ export async function claimJobs(
     busy: summary.busy,
     more: summary.more,
     leaseLost: summary.lease_lost,
+    places: (at_lane ?? []).map((laneId, i) => ({
+      laneId: Number(laneId),
+      rank: at_rank![i]!,
+      seq: Number(at_seq![i]!),
+    })),
+    lingers: summary.lingers ?? false,
   };
 }
 

@@ -11,6 +11,7 @@ import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
+import { LanePlaces } from './lane-places.ts';
 
 /** Longest sleep when nothing tells otherwise; a notification that was lost costs no more than this. */
 const pollMs = 5_000;
@@ -27,7 +28,8 @@ export interface ClaimLoopOptions {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly workerId: string;
-  readonly freeSlots: () => number;
+  /** What a claim may bring now: for calls that can start at once, and beyond these. Nothing of either: no claim. */
+  readonly demand: () => { readonly slots: number; readonly ahead: number };
   /** Takes the jobs of a claim; must not wait for them. `startedAtMs`, `startedWallMs`: before the claim query left. */
   readonly onClaim: (claim: Claim, startedAtMs: number, startedWallMs: number) => Promise<void>;
   readonly onLeaseLost: () => void;
@@ -48,6 +50,7 @@ export class ClaimLoop {
   /** Until when a lost claim may yet be made, and when to look for that next; null: a look since then has settled it. */
   #doubtUntilMs = 0;
   #nextLookMs: number | null = null;
+  readonly #places = new LanePlaces();
   #loop: Promise<void> | undefined;
 
   constructor(options: ClaimLoopOptions) {
@@ -64,15 +67,23 @@ export class ClaimLoop {
     this.#loop = this.#run();
   }
 
-  /** There may be work: a notification, or a settle that put a job back. */
+  /** There may be work: a notification. */
   wake(): void {
     this.#hungry = true;
     this.#wake.set();
   }
 
+  /** A job of this worker went back to its lane, or waits for a time. */
+  putBack(): void {
+    this.#places.forget();
+    this.wake();
+  }
+
   /** A slot became free: worth a claim only if the last one was short of slots. */
   slotFreed(): void {
-    if (this.#hungry) this.#wake.set();
+    if (!this.#hungry) return;
+    const { slots, ahead } = this.#options.demand();
+    if (slots + ahead > 0) this.#wake.set();
   }
 
   async stop(): Promise<void> {
@@ -82,16 +93,16 @@ export class ClaimLoop {
   }
 
   async #run(): Promise<void> {
-    const { freeSlots, logger } = this.#options;
+    const { demand, logger } = this.#options;
     while (!this.#stopped) {
-      const free = freeSlots();
-      if (free <= 0) {
+      const { slots, ahead } = demand();
+      if (slots + ahead <= 0) {
         await this.#wake.wait(pollMs);
         continue;
       }
       let pauseMs: number;
       try {
-        pauseMs = await this.#claim(free);
+        pauseMs = await this.#claim(slots, ahead);
         this.#failures = 0;
         this.#outOfTime = 0;
         this.#failingSinceMs = null;
@@ -111,25 +122,33 @@ export class ClaimLoop {
   }
 
   /** Gives how long to sleep. */
-  async #claim(free: number): Promise<number> {
+  async #claim(slots: number, ahead: number): Promise<number> {
     const { clock, database, workerId, onClaim, onLeaseLost } = this.#options;
     await this.#lookForLostClaims();
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
-    const claim = await claimJobs(database, workerId, free, { withinMs: patientMs(this.#outOfTime) });
+    const from = this.#places.at(startedAtMs);
+    const claim = await claimJobs(database, workerId, slots, { ahead, from, withinMs: patientMs(this.#outOfTime) });
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
     }
-    this.#hungry ||= claim.more || claim.jobs.length >= free;
+    this.#places.claimed(from, claim.places, startedAtMs, clock.monotonicMs());
+    // Without a free slot it cannot know what there was for one.
+    this.#hungry ||= claim.more || slots === 0 || claim.jobs.length >= slots;
     if (claim.jobs.length > 0) await onClaim(claim, startedAtMs, startedWallMs);
-    if (claim.more) return 0;
+    if (claim.more && slots > 0) return 0;
     if (claim.busy) return busyMs * (0.5 + Math.random());
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
-    // What is open already and was not had is a rival's for a moment.
-    if (next <= 0) return busyMs * (0.5 + Math.random());
-    return Math.min(next + 0.5, this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs);
+    // What is open already and was not had is a rival's for a moment, or for those who have a slot.
+    if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;
+    const pollsMs = this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs;
+    return Math.min(
+      next + 0.5,
+      pollsMs,
+      claim.lingers ? this.#places.trustedForMs(clock.monotonicMs()) + 0.5 : pollsMs,
+    );
   }
 
   /** The last look comes after the doubt is over, be it long after: with all slots taken nobody looks. */

@@ -6,7 +6,7 @@
 import { hostname } from 'node:os';
 import { v7 as uuidv7 } from 'uuid';
 import { type RunAttemptDependencies, runAttempt } from '../application/run-attempt.ts';
-import type { Definitions } from '../domain/definitions.ts';
+import type { Definitions, Upstream } from '../domain/definitions.ts';
 import type { Fault } from '../domain/errors.ts';
 import type { ClaimedJob } from '../domain/job.ts';
 import { fuseReason } from '../domain/settle.ts';
@@ -17,14 +17,18 @@ import type { RetentionPolicy } from '../postgres/retention.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
+import { ClaimAhead } from './claim-ahead.ts';
 import { ClaimLoop } from './claim-loop.ts';
 import { Heartbeat } from './heartbeat.ts';
 import { Maintenance } from './maintenance.ts';
 import { PermitWatch } from './permit-watch.ts';
 import { Settler } from './settler.ts';
+import { Slots } from './slots.ts';
 
 /** How long outcomes are still tried to be written after the grace is over. */
 const lastWritesMs = 5_000;
+/** How long a job without a permit may wait for a slot after its claim, in milliseconds: then it is another's to have. */
+const longestWaitMs = 100;
 /** Claims that fail for longer make the process not ready. */
 const failingClaimsMs = 3_000;
 
@@ -39,16 +43,24 @@ export interface WorkerPoolOptions extends RunAttemptDependencies {
   readonly retention: RetentionPolicy;
 }
 
-interface Running {
+/** A job that this worker holds: its call is under way, or waits for a slot. */
+interface Held {
   readonly job: ClaimedJob;
+  /** undefined: its definition could not be read, so it goes back. */
+  upstream: Upstream | undefined;
   readonly cancel: AbortController;
+  /** Before the claim query left, by both clocks. */
+  readonly startedAtMs: number;
+  readonly startedWallMs: number;
 }
 
 export class WorkerPool {
   readonly workerId = uuidv7();
   readonly #options: WorkerPoolOptions;
   /** By lease, not by job: a job that was taken over may come back while its lost call is still ending. */
-  readonly #running = new Map<string, Running>();
+  readonly #held = new Map<string, Held>();
+  readonly #slots: Slots<Held>;
+  readonly #ahead: ClaimAhead;
   readonly #heartbeat: Heartbeat;
   readonly #settler: Settler;
   readonly #claims: ClaimLoop;
@@ -81,11 +93,19 @@ export class WorkerPool {
       clock,
       logger,
       workerId,
-      freeSlots: () => concurrency - this.#running.size,
+      demand: () => this.#demand(),
       onClaim: (claim, startedAtMs, startedWallMs) => this.#start(claim, startedAtMs, startedWallMs),
       onLeaseLost: () => this.#heartbeat.renewNow(),
       reconcile: () => this.#giveBackUnknown(),
     });
+    this.#slots = new Slots({
+      clock,
+      size: concurrency,
+      start: (held) => this.#call(held),
+      goodUntilMs: ({ job, startedAtMs }) => startedAtMs + (job.permitMs ?? longestWaitMs),
+      giveBack: (jobs) => this.#giveBack(jobs),
+    });
+    this.#ahead = new ClaimAhead(clock);
     this.#permits = new PermitWatch({ clock, logger });
     this.#maintenance = new Maintenance({ database, clock, logger, currentDefinitions, retention });
   }
@@ -115,10 +135,11 @@ export class WorkerPool {
     const { clock, logger, database, faultPoints = noFaultPoints } = this.#options;
     await faultPoints.pass('drain.begin');
     await this.#claims.stop();
+    this.#slots.clear(() => true);
     await this.#maintenance.stop();
     if (!(await this.#idleWithin(graceMs))) {
-      logger.warn({ calls: this.#running.size }, 'the grace is over: calls in flight are handed back');
-      for (const { cancel } of this.#running.values()) cancel.abort();
+      logger.warn({ calls: this.#held.size }, 'the grace is over: calls in flight are handed back');
+      for (const { cancel } of this.#held.values()) cancel.abort();
       await this.#idleWithin(lastWritesMs);
     }
     const late = new AbortController();
@@ -137,50 +158,60 @@ export class WorkerPool {
     this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
     // Held from the first moment on: a slot is taken before anything is waited for.
     this.#giveUpLost(claim.jobs);
-    const started = claim.jobs.map((job) => {
-      const running = { job, cancel: new AbortController() };
-      this.#running.set(leaseOf(job), running);
-      return running;
-    });
+    const held: Held[] = claim.jobs.map((job) => ({
+      job,
+      upstream: undefined,
+      cancel: new AbortController(),
+      startedAtMs,
+      startedWallMs,
+    }));
+    for (const each of held) this.#held.set(leaseOf(each.job), each);
     let definitions: Definitions | undefined;
     try {
       definitions = await this.#options.definitionsAtLeast(claim.definitionsVersion);
     } catch (err) {
       this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
     }
-    for (const running of started) {
-      const upstream = definitions?.upstreams.get(running.job.upstream);
-      const ended =
-        upstream === undefined
-          ? Promise.resolve(untouched(running.job))
-          : runAttempt(
-              running.job,
-              upstream,
-              {
-                startedAtMs,
-                mayStillSend: () => this.#mayStillSend(running, startedAtMs, startedWallMs),
-                signal: running.cancel.signal,
-              },
-              this.#options,
-            );
-      void ended.then((row) => this.#end(running, row, startedAtMs));
-    }
+    for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
+    this.#ahead.claimed();
+    this.#slots.add(held);
+  }
+
+  /** What the next claim may bring. It is asked for jobs ahead only when half of those at hand are used up. */
+  #demand(): { slots: number; ahead: number } {
+    const { free, waiting } = this.#slots;
+    const target = this.#ahead.target();
+    return { slots: free, ahead: waiting <= target / 2 ? target - waiting : 0 };
+  }
+
+  /** Makes the call of a job that has got its slot. */
+  #call(held: Held): void {
+    const { job, upstream, cancel, startedAtMs } = held;
+    const terms = { startedAtMs, mayStillSend: () => this.#mayStillSend(held), signal: cancel.signal };
+    const ended =
+      upstream === undefined || cancel.signal.aborted
+        ? Promise.resolve(untouched(job))
+        : runAttempt(job, upstream, terms, this.#options);
+    void ended.then((row) => this.#end(held, row));
   }
 
   /** By the larger of monotonic and wall time: a suspended machine stops the one, a clock set back the other. */
-  #mayStillSend({ job, cancel }: Running, startedAtMs: number, startedWallMs: number): boolean {
+  #mayStillSend({ job, cancel, startedAtMs, startedWallMs }: Held): boolean {
     if (cancel.signal.aborted || !this.#heartbeat.hasHeldSince(startedAtMs)) return false;
     if (job.permitMs === null) return true;
     const { clock } = this.#options;
     return Math.max(clock.monotonicMs() - startedAtMs, clock.wallMs() - startedWallMs) < job.permitMs;
   }
 
-  #end({ job, cancel }: Running, row: SettleRow, startedAtMs: number): void {
+  #end(held: Held, row: SettleRow): void {
+    const { job, cancel, startedAtMs } = held;
     if (row.outcome !== null) this.#permits.used();
-    else if (job.permitMs !== null && !cancel.signal.aborted) this.#permits.expired(job.upstream);
+    else if (job.permitMs !== null && !cancel.signal.aborted) {
+      this.#permits.expired(job.upstream);
+      this.#ahead.expired();
+    }
+    this.#ahead.ended();
     this.#settler.add(row);
-    // Until it is written that the batch is stopped, the slot would go to the next of its jobs.
-    if (!blowsFuse(row)) this.#running.delete(leaseOf(job));
     this.#options.logger.debug(
       {
         job_id: job.jobId,
@@ -199,19 +230,38 @@ export class WorkerPool {
       },
       'attempt',
     );
-    this.#slotFreed();
+    // What waits here was let through before this answer; the store stops the rest once it is written.
+    if (row.throttle !== null) this.#slots.clear((each) => each.job.upstream === job.upstream);
+    if (blowsFuse(row)) {
+      this.#slots.clear((each) => each.job.batchId === job.batchId);
+      // Until it is written that the batch is stopped, the slot would go to the next of its jobs.
+      return;
+    }
+    this.#letGo(row);
   }
 
-  #slotFreed(): void {
+  /** A call is over, and its slot is free. */
+  #letGo(row: Pick<SettleRow, 'jobId' | 'epoch'>): void {
+    if (!this.#held.delete(leaseOf(row))) return;
+    this.#slots.ended();
     this.#claims.slotFreed();
-    if (this.#running.size === 0) this.#onIdle?.();
+    if (this.#held.size === 0) this.#onIdle?.();
+  }
+
+  /** These have no slot, and get none here: they go back untouched. */
+  #giveBack(jobs: readonly Held[]): void {
+    for (const { job } of jobs) {
+      if (job.permitMs !== null) this.#ahead.expired();
+      this.#held.delete(leaseOf(job));
+      this.#settler.add(untouched(job));
+    }
+    if (this.#held.size === 0) this.#onIdle?.();
   }
 
   #onSettled(rows: readonly SettleRow[], stale: readonly SettleRow[]): void {
     const blown = [...rows, ...stale].filter(blowsFuse);
     if (blown.length > 0) {
-      for (const row of blown) this.#running.delete(leaseOf(row));
-      this.#slotFreed();
+      for (const row of blown) this.#letGo(row);
       this.#maintenance.wake();
     }
     if (stale.length > 0) {
@@ -219,12 +269,12 @@ export class WorkerPool {
       this.#options.logger.warn({ jobs }, 'results of jobs that were taken over were dropped');
     }
     // A job that waits for a time of its own moves the moment of the next claim.
-    if (rows.some((row) => row.next.kind === 'scheduled' || row.next.kind === 'ready')) this.#claims.wake();
+    if (rows.some((row) => row.next.kind === 'scheduled' || row.next.kind === 'ready')) this.#claims.putBack();
   }
 
   /** The lease is gone or was: calls of jobs that are not surely ours end. */
   #giveUp(held: ReadonlyMap<string, number> | null): void {
-    for (const { job, cancel } of this.#running.values()) {
+    for (const { job, cancel } of this.#held.values()) {
       if (held?.get(job.jobId) !== job.epoch) cancel.abort();
     }
   }
@@ -232,13 +282,13 @@ export class WorkerPool {
   /** A job that was given to us again is ours under a new epoch; a call under an older one has lost its lease. */
   #giveUpLost(claimed: readonly ClaimedJob[]): void {
     const ids = new Set(claimed.map((job) => job.jobId));
-    for (const { job, cancel } of this.#running.values()) if (ids.has(job.jobId)) cancel.abort();
+    for (const { job, cancel } of this.#held.values()) if (ids.has(job.jobId)) cancel.abort();
   }
 
   async #giveBackUnknown(): Promise<void> {
     const { database } = this.#options;
     // Known before the question: what ends while it is under way is still in the answer. (No claim runs meanwhile.)
-    const known = new Set([...this.#running.keys(), ...this.#settler.rows.map(leaseOf)]);
+    const known = new Set([...this.#held.keys(), ...this.#settler.rows.map(leaseOf)]);
     const held = await heldJobs(database, this.workerId);
     for (const [jobId, epoch] of held) {
       if (known.has(leaseOf({ jobId, epoch }))) continue;
@@ -248,12 +298,12 @@ export class WorkerPool {
 
   /** Whether all calls ended within `ms`. */
   async #idleWithin(ms: number): Promise<boolean> {
-    if (this.#running.size === 0) return true;
+    if (this.#held.size === 0) return true;
     const over = new AbortController();
     this.#onIdle = () => over.abort();
     await this.#options.clock.sleep(ms, over.signal);
     this.#onIdle = undefined;
-    return this.#running.size === 0;
+    return this.#held.size === 0;
   }
 }
 

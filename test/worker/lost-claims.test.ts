@@ -66,7 +66,7 @@ t.test('with all slots taken for longer than a lost claim may take, what it leas
     clock,
     logger,
     workerId: store.workerId,
-    freeSlots: () => slots,
+    demand: () => ({ slots: slots, ahead: 0 }),
     async onClaim({ jobs }) {
       claims.push(jobs.length);
       slots = 0;

@@ -1,0 +1,78 @@
+/**
+ * The worker's slots: at most so many calls at once. Jobs that were claimed beyond the free slots wait here for milliseconds,
+ * in the order of the claim; one whose time runs out meanwhile is given back.
+ */
+import type { Clock } from '../system/clock.ts';
+
+export interface SlotsOptions<Job> {
+  readonly clock: Clock;
+  readonly size: number;
+  /** Starts the call of a job. `ended` must be called once when it is over. */
+  readonly start: (job: Job) => void;
+  /** When a job that waits is to be given back, by `clock.monotonicMs()`. */
+  readonly goodUntilMs: (job: Job) => number;
+  /** These have waited for too long, or are asked back. */
+  readonly giveBack: (jobs: readonly Job[]) => void;
+}
+
+export class Slots<Job> {
+  readonly #options: SlotsOptions<Job>;
+  #waiting: Job[] = [];
+  #calls = 0;
+  #watching = false;
+
+  constructor(options: SlotsOptions<Job>) {
+    this.#options = options;
+  }
+
+  /** Slots that no job is running in or waiting for. */
+  get free(): number {
+    return Math.max(0, this.#options.size - this.#calls - this.#waiting.length);
+  }
+
+  /** Jobs that wait for a slot. */
+  get waiting(): number {
+    return this.#waiting.length;
+  }
+
+  add(jobs: readonly Job[]): void {
+    this.#waiting.push(...jobs);
+    this.#fill();
+    if (this.#waiting.length > 0 && !this.#watching) void this.#watch();
+  }
+
+  /** A call is over. */
+  ended(): void {
+    this.#calls -= 1;
+    this.#fill();
+  }
+
+  /** Gives back those that wait and are such. */
+  clear(which: (job: Job) => boolean): void {
+    const back = this.#waiting.filter(which);
+    if (back.length === 0) return;
+    this.#waiting = this.#waiting.filter((job) => !which(job));
+    this.#options.giveBack(back);
+  }
+
+  #fill(): void {
+    const { size, start } = this.#options;
+    while (this.#calls < size && this.#waiting.length > 0) {
+      this.#calls += 1;
+      start(this.#waiting.shift()!);
+    }
+  }
+
+  /** Jobs wait for less than a permit lasts, so a timer that ends by itself is enough. */
+  async #watch(): Promise<void> {
+    const { clock, goodUntilMs } = this.#options;
+    this.#watching = true;
+    while (this.#waiting.length > 0) {
+      const first = Math.min(...this.#waiting.map(goodUntilMs));
+      await clock.sleep(Math.max(1, first - clock.monotonicMs()));
+      const now = clock.monotonicMs();
+      this.clear((job) => goodUntilMs(job) <= now);
+    }
+    this.#watching = false;
+  }
+}

@@ -249,7 +249,7 @@ begin
            sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
            g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
       from gone g where g.outcome is not null)
-  select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled')),
+  select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled') or g.reason = 'fuse'),
          array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
          array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
          array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(

@@ -112,6 +112,8 @@ async function start(
     secrets: config.secrets,
     keyRetentionDays: config.keyRetentionDays,
     adminKey: config.adminKey,
+    intakePerMinute: config.intakePerMinute,
+    loadLimits: config.shedDelayMs === undefined ? undefined : { loopDelayMs: config.shedDelayMs },
     readiness: () => worker?.faults() ?? [],
     healthOnly: !config.roles.has('api'),
   });

@@ -35,6 +35,10 @@ export interface Config {
   readonly poolMax: number;
   readonly retentionDays: number;
   readonly keyRetentionDays: number;
+  /** Submissions a minute of one key or address; undefined: any number. */
+  readonly intakePerMinute: number | undefined;
+  /** Mean delay of the event loop from which dear requests are refused, in milliseconds; undefined: they never are. */
+  readonly shedDelayMs: number | undefined;
   readonly logLevel: string;
   /** For tests: where this process is to break (system/fault-points.ts); undefined: nowhere. */
   readonly faultPlan: FaultPlan | undefined;
@@ -108,6 +112,8 @@ const schema = z.object({
   SLUICE_POOL_MAX: integer(1, 1_000).default(10),
   SLUICE_RETENTION_DAYS: integer(0, 36_500).default(30),
   SLUICE_KEY_RETENTION_DAYS: integer(0, 36_500).default(7),
+  SLUICE_INTAKE_PER_MINUTE: integer(1, 1_000_000).optional(),
+  SLUICE_SHED_DELAY_MS: integer(0, 600_000).default(2000),
   LOG_LEVEL: text(
     (value) => logLevels.some((level) => level === value),
     `must be one of ${logLevels.join(', ')}`,
@@ -123,9 +129,18 @@ const schema = z.object({
     .optional(),
 });
 
+const visible = /^[\x21-\x7e]+$/;
+
 /** Variables of the commands that speak with a running service. */
-const clientVariables = ['SLUICE_URL', 'SLUICE_API_KEY'];
-const mayBeSecret = new Set(['DATABASE_URL', 'SLUICE_ADMIN_KEY']);
+const clientSchema = z.object({
+  SLUICE_URL: text(
+    (value) => /^https?:\/\//i.test(value) && URL.canParse(value),
+    'must be a URL like http://127.0.0.1:3000',
+  ).optional(),
+  SLUICE_API_KEY: text((value) => visible.test(value), 'must be visible ASCII characters without spaces').optional(),
+});
+const clientVariables = Object.keys(clientSchema.shape);
+const mayBeSecret = new Set(['DATABASE_URL', 'SLUICE_ADMIN_KEY', 'SLUICE_API_KEY', 'SLUICE_URL']);
 
 /** Checks the environment. Throws a ConfigError with every fault in it. */
 export function loadConfig(env: Environment = process.env): Config {
@@ -158,6 +173,8 @@ export function loadConfig(env: Environment = process.env): Config {
     poolMax: found.SLUICE_POOL_MAX,
     retentionDays: found.SLUICE_RETENTION_DAYS,
     keyRetentionDays: found.SLUICE_KEY_RETENTION_DAYS,
+    intakePerMinute: found.SLUICE_INTAKE_PER_MINUTE,
+    shedDelayMs: found.SLUICE_SHED_DELAY_MS === 0 ? undefined : found.SLUICE_SHED_DELAY_MS,
     logLevel: found.LOG_LEVEL,
     faultPlan: found.SLUICE_FAULT_POINTS,
     startedByNpm: env.npm_lifecycle_event !== undefined,
@@ -171,6 +188,16 @@ export function loadSecrets(env: Environment = process.env): Pick<Config, 'secre
   if (!parsed.success) throw new ConfigError(parsed.error.issues.map((issue) => describe(issue, env)));
   const secrets = new Set(parsed.data.SLUICE_SECRETS);
   return { secrets, readSecret: secretReader(secrets, env) };
+}
+
+/** The part of the environment that the commands need which speak with a running service. */
+export function loadClientConfig(env: Environment = process.env): {
+  url: string | undefined;
+  apiKey: string | undefined;
+} {
+  const parsed = clientSchema.safeParse(env);
+  if (!parsed.success) throw new ConfigError(parsed.error.issues.map((issue) => describe(issue, env)));
+  return { url: parsed.data.SLUICE_URL, apiKey: parsed.data.SLUICE_API_KEY };
 }
 
 /** All of it, for processes that are started from this one. */

@@ -41,6 +41,8 @@ Environment:
   SLUICE_POOL_MAX            PostgreSQL connections, beside one that listens (10)
   SLUICE_RETENTION_DAYS      how long ended batches and jobs are kept (30)
   SLUICE_KEY_RETENTION_DAYS  how long keys and receipts are kept after their job ended (7)
+  SLUICE_INTAKE_PER_MINUTE   most submissions a minute of one key or address, in this process (any number)
+  SLUICE_SHED_DELAY_MS       delay of the event loop from which dear requests are refused (2000); 0: never
   LOG_LEVEL                  fatal, error, warn, info, debug, trace or silent (info)`;
 
 export function serveCommand(start: StartService): Command {

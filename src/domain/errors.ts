@@ -31,6 +31,8 @@ export type ProblemCode =
   | 'resume_mismatch'
   | 'invalid_definition'
   | 'empty_batch'
+  | 'too_many_requests'
+  | 'overloaded'
   | 'database_unavailable'
   | 'not_ready'
   | 'shutting_down'

@@ -16,6 +16,8 @@ import type { Logger } from '../system/logger.ts';
 import { watchMethods } from './allowed-methods.ts';
 import { addAuth } from './auth.ts';
 import { createErrorHandler } from './error-handler.ts';
+import { addIntakeLimit } from './intake-limit.ts';
+import { addLoadShedding, type LoadLimits } from './load-shedding.ts';
 import { addOpenApi } from './openapi.ts';
 import { problemDocument, problemMediaType } from './problem-details.ts';
 import { addRequestLog } from './request-log.ts';
@@ -53,6 +55,10 @@ export interface AppDependencies {
   readonly keyRetentionDays: number;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */
   readonly readiness: () => readonly Fault[];
+  /** Most submissions a minute of one key or address; undefined: any number. */
+  readonly intakePerMinute?: number | undefined;
+  /** From when on what is dear is refused; undefined: never. */
+  readonly loadLimits?: LoadLimits | undefined;
   /** This process runs no API: it answers for its health and nothing else. */
   readonly healthOnly?: boolean;
 }
@@ -93,6 +99,8 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   openDocs(app);
   addAuth(app, { adminKey: deps.adminKey, identify: (key) => identify(deps, key) });
   refuseUnknownParameters(app, docsPath);
+  addIntakeLimit(app, deps.intakePerMinute);
+  addLoadShedding(app, deps.loadLimits);
   addOpenApi(app);
 
   const readiness = createReadinessCheck({

@@ -24,6 +24,8 @@ export const problems: Readonly<Record<ProblemCode, { readonly status: number; r
   resume_mismatch: { status: 422, title: 'The stream is not the one that is stored' },
   invalid_definition: { status: 422, title: 'The definition is not valid' },
   empty_batch: { status: 422, title: 'The batch has no items' },
+  too_many_requests: { status: 429, title: 'Too many submissions' },
+  overloaded: { status: 503, title: 'The service has too much to do' },
   database_unavailable: { status: 503, title: 'The database cannot be reached' },
   not_ready: { status: 503, title: 'The service is not ready' },
   shutting_down: { status: 503, title: 'The service is shutting down' },

@@ -45,6 +45,8 @@ const defaults: Readonly<Record<string, (config: Config) => string>> = {
   SLUICE_POOL_MAX: ({ poolMax }) => String(poolMax),
   SLUICE_RETENTION_DAYS: ({ retentionDays }) => String(retentionDays),
   SLUICE_KEY_RETENTION_DAYS: ({ keyRetentionDays }) => String(keyRetentionDays),
+  SLUICE_INTAKE_PER_MINUTE: ({ intakePerMinute }) => String(intakePerMinute ?? 'none'),
+  SLUICE_SHED_DELAY_MS: ({ shedDelayMs }) => String(shedDelayMs ?? 'never'),
   LOG_LEVEL: ({ logLevel }) => logLevel,
 };
 

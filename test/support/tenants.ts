@@ -46,7 +46,7 @@ export function withKey({ app }: TestApp, key: string): TenantClient {
       return {
         status: answer.statusCode,
         headers: answer.headers,
-        body: (/json\b/.test(String(answer.headers['content-type'])) ? JSON.parse(text) : text) as T,
+        body: (/[/+]json\b/.test(String(answer.headers['content-type'])) ? JSON.parse(text) : text) as T,
       };
     },
   };

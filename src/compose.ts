@@ -16,7 +16,7 @@ import { createSender } from './outbound/send-request.ts';
 import { type Database, openDatabase } from './postgres/database.ts';
 import { type EmbeddedPostgres, startEmbedded } from './postgres/embedded.ts';
 import { migrate } from './postgres/migrate.ts';
-import { waitUntilReachable } from './postgres/wait-until-reachable.ts';
+import { type WaitOptions, waitUntilReachable } from './postgres/wait-until-reachable.ts';
 import { WakeUps } from './postgres/wake-ups.ts';
 import { type Clock, systemClock } from './system/clock.ts';
 import { armFaultPoints, noFaultPoints } from './system/fault-points.ts';
@@ -75,7 +75,8 @@ async function start(
     config.faultPlan === undefined ? noFaultPoints : armFaultPoints(config.faultPlan, { clock, logger });
   const database = openDatabase({ connectionString, max: config.poolMax, logger, faultPoints });
   opened.push(() => database.close());
-  await applyFile(config, database, logger, clock);
+  const reachable: WaitOptions = { connectionString, logger, clock, withinMs: databaseWaitMs, signal };
+  await waitUntilReachable(reachable, () => applyFile(config, database, logger, clock));
 
   const definitions = new DefinitionStore(database);
   const sender = createSender({ clock, connectionsPerOrigin: config.concurrency, faultPoints });
@@ -120,7 +121,11 @@ async function start(
   opened.push(() => app.close());
   const address = await listen(app, config);
   if (signal.aborted) return undefined;
-  await worker?.start();
+  const started = await waitUntilReachable(reachable, async () => {
+    await worker?.start();
+    return true;
+  });
+  if (started === undefined) return undefined;
   await embedded?.announce(address);
 
   return {
@@ -152,8 +157,9 @@ async function prepareDatabase(
     config.databaseUrl === undefined ? await startEmbedded({ dataDir: config.dataDir, logger, clock }) : undefined;
   if (embedded !== undefined) opened.push(() => embedded.stop());
   const connectionString = embedded?.connectionString ?? config.databaseUrl ?? '';
+  const reachable: WaitOptions = { connectionString, logger, clock, withinMs: databaseWaitMs, signal };
   try {
-    await waitUntilReachable({ connectionString, logger, clock, withinMs: databaseWaitMs, signal });
+    await waitUntilReachable(reachable);
   } catch (cause) {
     // What PostgreSQL itself refuses: a wrong password, a database that does not exist.
     if (cause instanceof Error && 'code' in cause) {
@@ -161,7 +167,7 @@ async function prepareDatabase(
     }
     throw cause;
   }
-  if (!signal.aborted) await migrate(connectionString, logger);
+  await waitUntilReachable(reachable, () => migrate(connectionString, logger));
   return { connectionString, embedded };
 }
 

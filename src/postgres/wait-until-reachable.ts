@@ -1,4 +1,7 @@
-/** Waiting for PostgreSQL at the start: containers come up in any order. */
+/**
+ * Waiting for PostgreSQL at the start: containers come up in any order, and what is there may go away again before the start
+ * is through.
+ */
 import pg from 'pg';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
@@ -18,17 +21,22 @@ export interface WaitOptions {
 }
 
 /**
- * Resolves when PostgreSQL takes connections, or the signal aborts. Throws DatabaseUnavailableError when the time is over,
- * and the driver's error at once where waiting does not help: a wrong password, a database that does not exist.
+ * Takes a step of the start as soon as PostgreSQL takes connections, and again where it goes away in the midst of it; gives
+ * what the step gave, or undefined where the signal aborts. Without a step it only waits. Throws DatabaseUnavailableError when
+ * the time is over, and the driver's error at once where waiting does not help: a wrong password, a database that does not
+ * exist.
  */
-export async function waitUntilReachable(options: WaitOptions): Promise<void> {
+export async function waitUntilReachable<T = void>(
+  options: WaitOptions,
+  step?: () => Promise<T>,
+): Promise<T | undefined> {
   const { connectionString, logger, clock, withinMs, signal } = options;
   const start = clock.monotonicMs();
   let nextLineMs = start;
   while (!signal.aborted) {
     try {
       await connectOnce(connectionString);
-      return;
+      return await step?.();
     } catch (error) {
       const unavailable = asUnavailable(error);
       if (unavailable === undefined) throw error;
@@ -41,6 +49,7 @@ export async function waitUntilReachable(options: WaitOptions): Promise<void> {
       await clock.sleep(pauseMs, signal);
     }
   }
+  return undefined;
 }
 
 async function connectOnce(connectionString: string): Promise<void> {

@@ -4,6 +4,7 @@
  * name in clear.
  */
 import { connect, createServer, type Socket } from 'node:net';
+import { systemClock } from '../../src/system/clock.ts';
 import type { Scope } from './scope.ts';
 
 export interface TcpProxy {
@@ -16,6 +17,8 @@ export interface TcpProxy {
   heal(): void;
   /** The old connections fall silent for good, as behind a firewall that forgot them; new ones pass. Gives how many. */
   forget(applicationName?: string): number;
+  /** Resets the connections that have been silent for so long, as keep-alive would in the end. Gives how many. */
+  bury(silentForMs: number): number;
   /** The next request on an old connection passes, and its answer does not, nor anything after it. */
   forgetNextAnswer(applicationName: string): Promise<void>;
   /** New connections go to another server; old ones stay where they are. */
@@ -38,11 +41,14 @@ export async function startTcpProxy(
 ): Promise<TcpProxy & { connectionString: string }> {
   let target = new URL(connectionString);
   const sockets = new Set<Socket>();
+  /** Since when. */
+  const silent = new Map<Socket, number>();
   const connections = new Set<Connection>();
   let mode: 'open' | 'silent' | 'refusing' = 'open';
   const server = createServer((near) => {
     track(near);
     if (mode === 'refusing') near.resetAndDestroy();
+    if (mode === 'silent') silent.set(near, systemClock.monotonicMs());
     if (mode !== 'open') return;
     const far = connect(Number(target.port), target.hostname);
     track(far);
@@ -62,7 +68,15 @@ export async function startTcpProxy(
   function track(socket: Socket): void {
     sockets.add(socket);
     socket.on('error', () => undefined);
-    socket.once('close', () => sockets.delete(socket));
+    socket.once('close', () => {
+      sockets.delete(socket);
+      silent.delete(socket);
+    });
+  }
+  function fall(socket: Socket): void {
+    if (!silent.has(socket)) silent.set(socket, systemClock.monotonicMs());
+    socket.unpipe();
+    socket.pause();
   }
   const isOf = ({ startup }: Connection, applicationName: string | undefined) =>
     applicationName === undefined || startup.includes(`application_name\0${applicationName}\0`);
@@ -81,7 +95,7 @@ export async function startTcpProxy(
     connectionString: through.href,
     silence() {
       mode = 'silent';
-      for (const socket of sockets) fallSilent(socket);
+      for (const socket of sockets) fall(socket);
     },
     refuse() {
       mode = 'refusing';
@@ -92,8 +106,14 @@ export async function startTcpProxy(
     },
     forget(applicationName) {
       const forgotten = [...connections].filter((connection) => isOf(connection, applicationName));
-      for (const { near, far } of forgotten) for (const socket of [near, far]) fallSilent(socket);
+      for (const { near, far } of forgotten) for (const socket of [near, far]) fall(socket);
       return forgotten.length;
+    },
+    bury(silentForMs) {
+      const now = systemClock.monotonicMs();
+      const buried = [...silent].filter(([, sinceMs]) => now - sinceMs >= silentForMs);
+      for (const [socket] of buried) socket.resetAndDestroy();
+      return buried.length;
     },
     forgetNextAnswer(applicationName) {
       return new Promise((resolve) => {
@@ -101,7 +121,7 @@ export async function startTcpProxy(
         for (const connection of watched) {
           connection.onRequest = () => {
             for (const each of watched) each.onRequest = undefined;
-            for (const socket of [connection.near, connection.far]) fallSilent(socket);
+            for (const socket of [connection.near, connection.far]) fall(socket);
             resolve();
           };
         }
@@ -111,9 +131,4 @@ export async function startTcpProxy(
       target = new URL(connectionString);
     },
   };
-}
-
-function fallSilent(socket: Socket): void {
-  socket.unpipe();
-  socket.pause();
 }

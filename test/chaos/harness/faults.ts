@@ -18,6 +18,12 @@ export interface FaultsOptions {
   readonly signal: AbortSignal;
 }
 
+/**
+ * What has fallen silent is reset after so long: in a network keep-alive finds it after 15 s, but behind a proxy the system's
+ * probes are answered. Longer than any limit of the service, so that it has to find it by itself, and no start hangs for ever.
+ */
+const buriedAfterMs = 40_000;
+
 export class Faults {
   /** How many of each kind have happened. */
   readonly done = new Map<PlannedKind, number>();
@@ -79,12 +85,21 @@ export class Faults {
           proxy.silence();
           await clock.sleep(durationMs, signal);
           proxy.heal();
+          this.#buryLater();
         });
       case 'forget':
-        return this.#toTheDatabase(async () => void proxy.forget());
+        return this.#toTheDatabase(async () => {
+          proxy.forget();
+          this.#buryLater();
+        });
       case 'end_sessions':
         return this.#toTheDatabase(async () => void (await postgres.terminateSessions()));
     }
+  }
+
+  #buryLater(): void {
+    const { proxy, signal } = this.#options;
+    void clock.sleep(buriedAfterMs, signal).then(() => proxy.bury(buriedAfterMs));
   }
 
   #toTheDatabase(work: () => Promise<void>): Promise<void> {

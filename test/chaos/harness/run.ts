@@ -124,9 +124,11 @@ async function run(options: ChaosOptions, folder: string, scope: OwnScope): Prom
     signal: AbortSignal.any([signal, AbortSignal.timeout((seconds + settleSeconds) * 1000)]),
   });
   const plan = planFaults({ seed, seconds, replicas: options.replicas, leaseSeconds });
-  const faults = new Faults({ plan, replicas, postgres, proxy, say: sayAt, onProblem, signal });
   const over = new AbortController();
-  const progress = showProgress({ submitter, upstream, replicas, items, say: sayAt, signal: over.signal });
+  scope.teardown(() => over.abort());
+  const untilOver = AbortSignal.any([signal, over.signal]);
+  const faults = new Faults({ plan, replicas, postgres, proxy, say: sayAt, onProblem, signal: untilOver });
+  const progress = showProgress({ submitter, upstream, replicas, items, say: sayAt, signal: untilOver });
   const submitted = submitter.run();
   await faults.run();
   signal.throwIfAborted();

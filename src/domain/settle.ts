@@ -177,9 +177,11 @@ function decideAnswer(
   context: SettleContext,
 ): Settlement {
   const { status } = answer;
+  const success = isSuccess(status, upstream);
+  // Nearly all answers, so without a look at anything that could not change it.
+  if (success && status !== 429 && bodyTimedOut !== true) return succeeded(bodyError ?? null);
   const retryAfter = readRetryAfter(answer, upstream, context);
   const told = retryAfter.kind === 'delay' ? retryAfter : null;
-  const success = isSuccess(status, upstream);
   const blows = !success && upstream.fuse.statuses.includes(status);
   const throttle = throttleIn(status, retryAfter, success || blows);
   if (throttle !== null) return throttled(job, upstream, throttle, retryAfter);
@@ -197,10 +199,6 @@ function decideAnswer(
     });
   }
   const spent = { charge: 'attempt', throttle: null, mayHaveHadEffect: true, reconciliation: null } as const;
-  if (success) {
-    const next: Next = { kind: 'done', state: 'succeeded', reason: null, evidence: 'response' };
-    return { ...answered, ...spent, next, outcome: 'success', outcomeUnknown: false };
-  }
   // An earlier call whose answer was never seen is not explained by a refusal: the flag stays.
   const refused = { error: answered.error ?? redirectError(answer), outcomeUnknown: job.outcomeUnknown };
   if (blows) {
@@ -217,6 +215,25 @@ function decideAnswer(
   }
   const next: Next = { kind: 'done', state: 'failed', reason: 'rejected_by_upstream', evidence: 'response' };
   return { ...answered, ...spent, ...refused, next, outcome: 'rejected' };
+}
+
+const done: Next = { kind: 'done', state: 'succeeded', reason: null, evidence: 'response' };
+
+/** @param error what befell the body after its head had said that the call succeeded */
+function succeeded(error: string | null): Settlement {
+  return {
+    next: done,
+    outcome: 'success',
+    charge: 'attempt',
+    throttle: null,
+    retryAfterMs: null,
+    retryAfterCapped: false,
+    answeredWithoutThrottle: true,
+    mayHaveHadEffect: true,
+    outcomeUnknown: false,
+    reconciliation: null,
+    error,
+  };
 }
 
 function isSuccess(status: number, upstream: Upstream): boolean {

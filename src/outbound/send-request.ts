@@ -26,7 +26,7 @@ export interface SendOptions {
   /** `clock.monotonicMs()` before the claim query left; `sentAfterMs` of the result counts from there. */
   readonly startedAtMs: number;
   /** Gives the call up, within some 20 ms: not sent, it is `not_sent` with code `cancelled`; sent, it is `aborted`. */
-  readonly signal: AbortSignal;
+  readonly signal: { readonly aborted: boolean };
 }
 
 export interface Sender {

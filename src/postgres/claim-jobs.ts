@@ -787,9 +787,9 @@ interface ClaimRow {
   busy: boolean;
   more: boolean;
   lease_lost: boolean;
-  at_lane: string[] | null;
+  at_lane: number[] | null;
   at_rank: number[] | null;
-  at_seq: string[] | null;
+  at_seq: number[] | null;
   lingers: boolean;
 }
 
@@ -826,9 +826,9 @@ export async function claimJobs(
     more: summary.more,
     leaseLost: summary.lease_lost,
     places: (at_lane ?? []).map((laneId, i) => ({
-      laneId: Number(laneId),
+      laneId,
       rank: at_rank![i]!,
-      seq: Number(at_seq![i]!),
+      seq: at_seq![i]!,
     })),
     lingers: summary.lingers ?? false,
   };

@@ -48,7 +48,8 @@ interface Held {
   readonly job: ClaimedJob;
   /** undefined: its definition could not be read, so it goes back. */
   upstream: Upstream | undefined;
-  readonly cancel: AbortController;
+  /** Looked at by the call every few milliseconds; a real signal would cost more than it is worth. */
+  readonly cancel: { aborted: boolean };
   /** Before the claim query left, by both clocks. */
   readonly startedAtMs: number;
   readonly startedWallMs: number;
@@ -139,7 +140,7 @@ export class WorkerPool {
     await this.#maintenance.stop();
     if (!(await this.#idleWithin(graceMs))) {
       logger.warn({ calls: this.#held.size }, 'the grace is over: calls in flight are handed back');
-      for (const { cancel } of this.#held.values()) cancel.abort();
+      for (const { cancel } of this.#held.values()) cancel.aborted = true;
       await this.#idleWithin(lastWritesMs);
     }
     const late = new AbortController();
@@ -161,7 +162,7 @@ export class WorkerPool {
     const held: Held[] = claim.jobs.map((job) => ({
       job,
       upstream: undefined,
-      cancel: new AbortController(),
+      cancel: { aborted: false },
       startedAtMs,
       startedWallMs,
     }));
@@ -187,9 +188,9 @@ export class WorkerPool {
   /** Makes the call of a job that has got its slot. */
   #call(held: Held): void {
     const { job, upstream, cancel, startedAtMs } = held;
-    const terms = { startedAtMs, mayStillSend: () => this.#mayStillSend(held), signal: cancel.signal };
+    const terms = { startedAtMs, mayStillSend: () => this.#mayStillSend(held), signal: cancel };
     const ended =
-      upstream === undefined || cancel.signal.aborted
+      upstream === undefined || cancel.aborted
         ? Promise.resolve(untouched(job))
         : runAttempt(job, upstream, terms, this.#options);
     void ended.then((row) => this.#end(held, row));
@@ -197,21 +198,33 @@ export class WorkerPool {
 
   /** By the larger of monotonic and wall time: a suspended machine stops the one, a clock set back the other. */
   #mayStillSend({ job, cancel, startedAtMs, startedWallMs }: Held): boolean {
-    if (cancel.signal.aborted || !this.#heartbeat.hasHeldSince(startedAtMs)) return false;
+    if (cancel.aborted || !this.#heartbeat.hasHeldSince(startedAtMs)) return false;
     if (job.permitMs === null) return true;
     const { clock } = this.#options;
     return Math.max(clock.monotonicMs() - startedAtMs, clock.wallMs() - startedWallMs) < job.permitMs;
   }
 
   #end(held: Held, row: SettleRow): void {
-    const { job, cancel, startedAtMs } = held;
+    const { job, cancel } = held;
     if (row.outcome !== null) this.#permits.used();
-    else if (job.permitMs !== null && !cancel.signal.aborted) {
+    else if (job.permitMs !== null && !cancel.aborted) {
       this.#permits.expired(job.upstream);
       this.#ahead.expired();
     }
     this.#ahead.ended();
     this.#settler.add(row);
+    if (this.#options.logger.isLevelEnabled('debug')) this.#tell(held, row);
+    // What waits here was let through before this answer; the store stops the rest once it is written.
+    if (row.throttle !== null) this.#slots.clear((each) => each.job.upstream === job.upstream);
+    if (blowsFuse(row)) {
+      this.#slots.clear((each) => each.job.batchId === job.batchId);
+      // Until it is written that the batch is stopped, the slot would go to the next of its jobs.
+      return;
+    }
+    this.#letGo(row);
+  }
+
+  #tell({ job, startedAtMs }: Held, row: SettleRow): void {
     this.#options.logger.debug(
       {
         job_id: job.jobId,
@@ -230,14 +243,6 @@ export class WorkerPool {
       },
       'attempt',
     );
-    // What waits here was let through before this answer; the store stops the rest once it is written.
-    if (row.throttle !== null) this.#slots.clear((each) => each.job.upstream === job.upstream);
-    if (blowsFuse(row)) {
-      this.#slots.clear((each) => each.job.batchId === job.batchId);
-      // Until it is written that the batch is stopped, the slot would go to the next of its jobs.
-      return;
-    }
-    this.#letGo(row);
   }
 
   /** A call is over, and its slot is free. */
@@ -275,14 +280,14 @@ export class WorkerPool {
   /** The lease is gone or was: calls of jobs that are not surely ours end. */
   #giveUp(held: ReadonlyMap<string, number> | null): void {
     for (const { job, cancel } of this.#held.values()) {
-      if (held?.get(job.jobId) !== job.epoch) cancel.abort();
+      if (held?.get(job.jobId) !== job.epoch) cancel.aborted = true;
     }
   }
 
   /** A job that was given to us again is ours under a new epoch; a call under an older one has lost its lease. */
   #giveUpLost(claimed: readonly ClaimedJob[]): void {
     const ids = new Set(claimed.map((job) => job.jobId));
-    for (const { job, cancel } of this.#held.values()) if (ids.has(job.jobId)) cancel.abort();
+    for (const { job, cancel } of this.#held.values()) if (ids.has(job.jobId)) cancel.aborted = true;
   }
 
   async #giveBackUnknown(): Promise<void> {

@@ -15,12 +15,14 @@ export interface WorkerOptions {
   /** Stands between the worker and the real sender. */
   readonly around?: (sender: Sender) => Sender;
   readonly faultPoints?: FaultPoints;
+  /** Default: no secret is set. */
+  readonly readSecret?: (name: string) => string | undefined;
 }
 
 /** Started, with a pool of 2 connections of its own; drained when the test ends. */
 export async function startWorker(t: Test, options: WorkerOptions): Promise<WorkerPool> {
   const { connectionString, concurrency = 8, leaseSeconds = 30, around = (sender: Sender) => sender } = options;
-  const { faultPoints = noFaultPoints } = options;
+  const { faultPoints = noFaultPoints, readSecret = () => undefined } = options;
   const logger = createLogger('silent');
   const database = openDatabase({ connectionString, max: 2, logger, applicationName: 'worker', faultPoints });
   const definitions = new DefinitionStore(database);
@@ -32,7 +34,7 @@ export async function startWorker(t: Test, options: WorkerOptions): Promise<Work
     sender: around(sender),
     concurrency,
     leaseSeconds,
-    readSecret: () => undefined,
+    readSecret,
     faultPoints,
     currentDefinitions: () => definitions.current(),
     definitionsAtLeast: (version) => definitions.atLeast(version),

@@ -12,7 +12,7 @@ const model = readModel();
 /** In the model, a job that is about to come into being. */
 const before = 'accepted';
 /** Moves of the code that the model leaves out; the README of the model says why. */
-const leftOut = ['ready to failed'];
+const leftOut = ['accepted to held', 'ready to failed'];
 
 const pair = (from: string | null, to: string): string => `${from ?? before} to ${to}`;
 

@@ -209,7 +209,13 @@ function splitQuery(path: string): [pathname: string, query: string] {
 export function checkPath(path: string): Fault | null {
   const problem = pathProblem(path);
   if (problem === null) return null;
-  return { pointer: '/path', code: 'invalid_path', message: `path ${problem}, got ${JSON.stringify(shortened(path))}` };
+  const got = JSON.stringify(shortened(withoutCredentials(path)));
+  return { pointer: '/path', code: 'invalid_path', message: `path ${problem}, got ${got}` };
+}
+
+/** As a message may repeat it: keys of APIs stand in queries and fragments, passwords before the host. */
+function withoutCredentials(path: string): string {
+  return path.replace(/([?#]).+$/s, '$1…').replace(/\/\/[^/]*@/, '//…@');
 }
 
 function pathProblem(path: string): string | null {

@@ -7,10 +7,20 @@
 const shortestSecret = 8;
 const asterisk = 0x2a;
 
-/** The secrets to look for, longest first: one may be part of another, and must not break it up before it is found. */
+/**
+ * The texts to look for, longest first: one may be part of another, and must not break it up before it is found. A secret is
+ * repeated as it is, or as JSON and URLs write it.
+ */
 export function blottable(secrets: readonly string[]): readonly string[] {
   if (secrets.length === 0) return secrets;
-  return secrets.filter((secret) => secret.length >= shortestSecret).sort((a, b) => b.length - a.length);
+  const texts = secrets.filter((secret) => secret.length >= shortestSecret).flatMap(spellings);
+  return [...new Set(texts)].sort((a, b) => b.length - a.length);
+}
+
+function spellings(secret: string): string[] {
+  return /^[\w.~-]*$/.test(secret)
+    ? [secret]
+    : [secret, JSON.stringify(secret).slice(1, -1), encodeURIComponent(secret)];
 }
 
 /** @param secrets as `blottable` gives them */

@@ -343,6 +343,22 @@ t.test('checkPath', async (t) => {
     t.ok((checkPath('x'.repeat(10_000))?.message.length ?? 0) < 300);
   });
 
+  t.test('does not repeat what may be a credential', async (t) => {
+    for (const path of [
+      'https://user:SECRET@api.test/x',
+      '//user:SECRET@api.test/x',
+      'x?api_key=SECRET',
+      '/x?api_key=SECRET\\',
+      '/x?a=1&b=\nSECRET',
+      '/x#access_token=SECRET',
+      '/..?SECRET',
+    ]) {
+      const message = checkPath(path)?.message ?? '';
+      t.match(message, /, got "/, path);
+      t.notMatch(message, /SECRET/, path);
+    }
+  });
+
   t.test('property: what is accepted stays on the host and below the path of base_url', async () => {
     const part = fc.constantFrom(
       '/',

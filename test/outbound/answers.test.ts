@@ -330,6 +330,18 @@ t.test('secrets that an answer repeats are blotted out, in the body and in heade
   t.equal(kept.sha256.toString('hex'), sha256('{"key":"abcdefgh-and-more","also":"abcdefgh","short":"short"}'));
 });
 
+t.test('a secret is blotted out as JSON and URLs spell it, too', async (t) => {
+  const secret = 'pa"ss\\word/+=&';
+  const echo = `${JSON.stringify({ secret })} ?key=${encodeURIComponent(secret)} ${secret}`;
+  const upstream = await rawUpstream(t, ({ socket }) => {
+    socket.write(answer(400, echo, [`location: /x?key=${encodeURIComponent(secret)}`]));
+  });
+  const { send } = setupSender(t);
+  const { answer: kept } = answered(await send({ url: upstream.url(), secrets: [secret] }));
+  t.match(kept.excerpt, /^\{"secret":"\*+"\} \?key=\*+ \*+$/);
+  t.equal(kept.headers.location, '/x?key=********');
+});
+
 t.test('a secret across the end of the excerpt, or across two packets, is blotted out whole', async (t) => {
   const secret = 'abcdefghijklmnop';
   const upstream = await rawUpstream(t, ({ socket }, _request, index) => {

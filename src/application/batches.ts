@@ -12,6 +12,7 @@ import {
   type StoredBatch,
   type StoredItem,
 } from '../postgres/read-batches.ts';
+import { type Eta, estimateBatch } from './estimate.ts';
 
 export interface BatchDependencies {
   readonly database: Database;
@@ -31,12 +32,6 @@ export interface BatchProgress extends Omit<StoredBatch, 'fuse'> {
   readonly completedAt: Date | null;
   /** When it is expected to be done; null: it is, or nobody can say. */
   readonly eta: Eta | null;
-}
-
-/** @property limitedBy the rate limit, or the cooling upstream, that decides it; null: none does */
-export interface Eta {
-  readonly at: Date;
-  readonly limitedBy: string | null;
 }
 
 /** Throws a ProblemError `not_found`, also for a batch of another tenant. */
@@ -67,6 +62,8 @@ export async function getBatch(
     hasUnfinished: ended < total,
     hasOwnActive: active > 0,
   });
+  // Held is no end, and a person decides it.
+  const canTell = jobs.held === 0 && jobs.scheduled + jobs.ready + jobs.running > 0;
   return {
     ...batch,
     status,
@@ -75,7 +72,7 @@ export async function getBatch(
     jobs,
     progress: total === 0 ? 1 : ended / total,
     completedAt: status === 'processing' || status === 'incomplete' ? null : lastEndedAt,
-    eta: null,
+    eta: canTell ? await estimateBatch(database, { tenant, batchId, items: batch.counts.total }) : null,
   };
 }
 

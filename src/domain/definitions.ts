@@ -169,7 +169,7 @@ export function coveringLimits(definitions: Definitions, upstream: string, queue
 }
 
 /** Most that one admission can take from a limit: a job with a higher cost can never run. null: anything fits. */
-export function largestCost(limit: RateLimit): number | null {
+export function largestCost(limit: Pick<RateLimit, 'limit' | 'algorithm' | 'per' | 'burst'>): number | null {
   if (limit.limit === null || limit.limit === 0) return null;
   return limit.algorithm === 'token_bucket' ? tokenBucketBurst(limit.limit, limit.per, limit.burst) : limit.limit;
 }

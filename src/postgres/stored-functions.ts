@@ -9,6 +9,7 @@ import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
 import { batchEventsFunction } from './read-batch-events.ts';
+import { etaFunctions } from './read-eta.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
 
 export const storedFunctions: readonly { readonly name: string; readonly sql: string }[] = [
@@ -22,4 +23,5 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   putReceiptFunction,
   batchActivityFunction,
   batchEventsFunction,
+  etaFunctions,
 ];

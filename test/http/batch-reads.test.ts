@@ -61,6 +61,8 @@ t.test('a batch counts its jobs by state, those of its duplicates too, each once
     counts: { total: 12, accepted: 8, duplicate: 2, conflict: 1, rejected: 1 },
     jobs: { scheduled: 1, ready: 2, running: 1, succeeded: 1, failed: 1, held: 1, cancelled: 1, expired: 1 },
     progress: 4 / 9,
+    held_by: null,
+    eta: null,
   });
   t.match(batch.created_at, instant);
 

@@ -14,7 +14,7 @@ import { postAll } from './measure-intake.ts';
 import { postToCallMs } from './post-to-call.ts';
 import { declareUpstream } from './service-client.ts';
 import type { BenchDatabase, Stage } from './stage.ts';
-import { countStatements, statementCosts } from './statement-costs.ts';
+import { countStatements, statementCosts, stopCounting } from './statement-costs.ts';
 
 export type Place = 'other lanes' | 'same lane';
 
@@ -128,6 +128,7 @@ async function drain(
   await closeOpenLane(target);
   await idle(target);
   const costs = await statementCosts(target);
+  await stopCounting(target);
   const { requests } = await upstream.log();
   const calls = requests.slice(before);
   const buffers = costs.reduce((sum, cost) => sum + cost.buffers, 0);

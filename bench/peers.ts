@@ -48,7 +48,7 @@ const onPostgres: readonly PeerKind[] = [
     settings: '1,000 a fetch',
     kind: 'within',
     peer: 'pg-boss',
-    with: { size: 1_000, loops: 1 },
+    with: { size: 1_000, loops: 1, pollSeconds: 0.5, longestPauseMs: 500 },
     where: freshDatabase('boss_1000'),
     timed: true,
   },

@@ -31,6 +31,12 @@ export async function countStatements({ database }: BenchDatabase, { nested = fa
   await database.query('select pg_stat_statements_reset()');
 }
 
+/** So that nothing else pays for it. */
+export async function stopCounting({ database }: Pick<BenchDatabase, 'database'>): Promise<void> {
+  await database.query(`alter system set pg_stat_statements.track = 'none'`);
+  await database.query('select pg_reload_conf()');
+}
+
 /** Of this database since then, most time first. Our own questions are left out. */
 export async function statementCosts({ database, name }: BenchDatabase): Promise<StatementCost[]> {
   const rows = await database.query<StatementCost>(

@@ -11,7 +11,7 @@ export async function open({ connectionString, slots, settings: { prefetch, comp
   let runner;
   const start = async (handle, preset) => {
     runner = await run({
-      preset: { worker: { connectionString, concurrentJobs: slots, maxPoolSize: 10, logger, ...preset } },
+      preset: { worker: { connectionString, concurrentJobs: slots, maxPoolSize: 25, logger, ...preset } },
       taskList: { call: (item) => handle(item) },
       noHandleSignals: true,
     });

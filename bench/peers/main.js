@@ -6,6 +6,8 @@
 import { Agent, request } from 'undici';
 
 const { peer, upstreamUrl, slots, ...place } = JSON.parse(process.argv[2]);
+/** Longest pause between two sends, in milliseconds: one that polls must be met at any moment of its interval. */
+const { longestPauseMs = 20 } = place.settings;
 const { open } = await import(`./${peer}.js`);
 const opened = await open({ ...place, slots });
 const agent = new Agent({ connections: slots, pipelining: 1, headersTimeout: 0, bodyTimeout: 0 });
@@ -60,7 +62,7 @@ const commands = {
       await start;
       took.push(performance.now() - startMs);
       // Until it has gone to sleep again.
-      await new Promise((resolve) => setTimeout(resolve, 10));
+      await new Promise((resolve) => setTimeout(resolve, 10 + Math.random() * (longestPauseMs - 10)));
     }
     await opened.stopIdle();
     return took;

@@ -52,7 +52,7 @@ begin
 end $$;
 
 create or replace function sluice.promote_due_jobs(p_now timestamptz, p_most int) returns int language plpgsql
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   v_lanes bigint[];
   v_count int;
@@ -74,7 +74,7 @@ end $$;
 
 -- A job whose outcome is unknown may have had its effect: it is held, never 'expired'.
 create or replace function sluice.expire_jobs(p_now timestamptz, p_most int) returns int language plpgsql
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   v_ready int;
   v_parked int;
@@ -193,7 +193,7 @@ returns table (
   definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean,
   at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean)
 language plpgsql
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -271,7 +271,7 @@ declare
   p_lane bigint[];
   p_rank int[];
   p_seq bigint[];
-  p_us bigint[];
+  p_at timestamptz[];
   p_permit float8[];
   p_charged text[];
   p_fail_lane bigint[];
@@ -420,7 +420,7 @@ begin
       end if;
 
       -- ------------------------------------------------------------ its lanes, least recently served first
-      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_us := '{}'; p_permit := '{}'; p_charged := '{}';
+      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_at := '{}'; p_permit := '{}'; p_charged := '{}';
       p_fail_lane := '{}'; p_fail_rank := '{}'; p_fail_seq := '{}'; p_served := '{}'; p_drained := '{}';
       for i in 1 .. array_length(c.lane_ids, 1) loop
         l_jobs := ceil(least(g_jobs, g_room, v_left)::float8 / (array_length(c.lane_ids, 1) - i + 1));
@@ -563,7 +563,7 @@ begin
         end if;
         if l_taken > 0 then
           p_lane := p_lane || array_fill(l_id, array[l_taken]);
-          p_us := p_us || array_fill(v_us, array[l_taken]);
+          p_at := p_at || array_fill(sluice.at_us(v_us), array[l_taken]);
           p_permit := p_permit || array_fill(l_permit, array[l_taken]);
           l_charged := null;
           if g_windowed then
@@ -644,23 +644,24 @@ begin
       if p_lane <> '{}' then
         return query
         with p as materialized (
-          select * from unnest(p_lane, p_rank, p_seq, p_us, p_permit, p_charged)
-                   with ordinality as p(lane_id, rank, seq, us, permit, charged, ord)),
+          select * from unnest(p_lane, p_rank, p_seq, p_at, p_permit, p_charged)
+                   with ordinality as p(lane_id, rank, seq, at, permit, charged, ord)),
         gone as (
           delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq
           returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
-                    x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.us, p.permit, p.charged, p.ord),
+                    x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.at, p.permit, p.charged, p.ord),
         leased as (
           insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
                                            admitted_at, charged, counted, epoch, calls, attempts_used, throttles, first_sent_at,
                                            outcome_unknown, reconcile_failures)
           select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
-                 sluice.at_us(x.us), x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
+                 x.at, x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
                  x.reconcile_failures
             from gone x)
         select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
-               (x.us - sluice.us_of(sluice.key_age_start(x.first_sent_at, b.key_age_from))) / 1000.0::float8, x.outcome_unknown, x.reconcile_failures,
-               x.permit, greatest(0, x.us - sluice.us_of(x.eligible_at)) / 1000.0::float8, b.batch_id, b.tenant, b.queue, b.upstream,
+               case when x.first_sent_at is not null
+                    then extract(epoch from x.at - sluice.key_age_start(x.first_sent_at, b.key_age_from))::float8 * 1000 end, x.outcome_unknown, x.reconcile_failures,
+               x.permit, greatest(0, extract(epoch from x.at - x.eligible_at)::float8 * 1000), b.batch_id, b.tenant, b.queue, b.upstream,
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean,

@@ -79,11 +79,15 @@ export type OrphanedJob = Pick<
   | 'reconcileFailures'
 > & { readonly workerId: string };
 
-/** Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced. */
+/**
+ * Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced.
+ * Looking means reading every running job, and every one that has ended since vacuum came: nothing is read while all leases
+ * hold, unless `whole` asks for workers that are gone (a claim that was made after its worker had left).
+ */
 export async function findOrphanedJobs(
   database: Database,
   limit: number,
-  options: Pick<StatementOptions, 'withinMs'> = {},
+  { whole = true, ...options }: Pick<StatementOptions, 'withinMs'> & { readonly whole?: boolean } = {},
 ): Promise<OrphanedJob[]> {
   return database.query<OrphanedJob>(
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
@@ -92,9 +96,10 @@ export async function findOrphanedJobs(
             r.outcome_unknown as "outcomeUnknown", r.reconcile_failures as "reconcileFailures"
        from sluice.running_jobs r join sluice.jobs j on j.id = r.job_id
        left join sluice.workers w on w.id = r.worker_id
-      where w.id is null or w.lease_expires_at < clock_timestamp()
+      where (w.id is null or w.lease_expires_at < clock_timestamp())
+        and ($2::boolean or (select exists (select 1 from sluice.workers e where e.lease_expires_at < clock_timestamp())))
       limit $1::int`,
-    [limit],
+    [limit, whole],
     undefined,
     options,
   );

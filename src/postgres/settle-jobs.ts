@@ -125,7 +125,7 @@ create or replace function sluice.settle_jobs(
   p_unused boolean[], p_verdict text[])
 returns table (job_id uuid)
 language plpgsql
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
+set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -282,8 +282,9 @@ begin
 
   if v_unused is not null then
     perform sluice.give_back_permit(x."limit", x.partition, x.us, x.cost)
-       from (select * from jsonb_to_recordset(v_unused) as x("limit" text, partition text, us bigint, cost bigint)
-              order by x."limit", x.partition, x.us) x;
+       from (select y."limit", y.partition, y.us, sum(y.cost)::bigint as cost
+               from jsonb_to_recordset(v_unused) as y("limit" text, partition text, us bigint, cost bigint)
+              group by y."limit", y.partition, y.us order by y."limit", y.partition, y.us) x;
     update sluice.lane_groups g set next_at = v_now, closed_by = null, closed_name = null
      where g.id in (select o.id from sluice.lane_groups o where o.closed_by = 'window' and o.shared_limits && v_unused_limits
                      order by o.id for no key update);

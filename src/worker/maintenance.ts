@@ -22,6 +22,8 @@ const mostOrphans = 500;
 const mostWorkers = 50;
 /** With the lease this is how long a job of a dead worker waits. */
 const intervalMs = 1_000;
+/** Every this many rounds jobs of workers that are not there any more are looked for, which reads all that run. */
+const roundsPerWholeLook = 5;
 /** Sweeping is housekeeping: every this many rounds, a bounded piece of each table. */
 const roundsPerSweep = 30;
 const mostSwept = 1_000;
@@ -64,13 +66,14 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
   };
 }
 
-/** One bounded round. */
+/** One bounded round. @param limit of its statements; `whole`: also jobs whose worker is not there any more */
 export async function runMaintenanceOnce(
   options: Omit<MaintenanceOptions, 'retention'>,
   limit: Pick<StatementOptions, 'withinMs'> = {},
+  { whole = true }: { readonly whole?: boolean } = {},
 ): Promise<MaintenanceCounts> {
   const { database } = options;
-  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans, limit), limit);
+  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans, { ...limit, whole }), limit);
   return { reaped, workersSwept: await sweepWorkers(database, mostWorkers, limit) };
 }
 
@@ -152,7 +155,8 @@ export class Maintenance {
       let more = false;
       try {
         // All replicas may have met the same silence: jobs of dead workers must not wait for the usual limit.
-        const counts = await runMaintenanceOnce(this.#options, { withinMs: patientMs(outOfTime) });
+        const whole = round % roundsPerWholeLook === 1;
+        const counts = await runMaintenanceOnce(this.#options, { withinMs: patientMs(outOfTime) }, { whole });
         outOfTime = 0;
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
         more = await this.#fuses.turn();

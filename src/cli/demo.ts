@@ -7,6 +7,7 @@ import { play } from './demo/play.ts';
 import type { Environment } from './demo/replica.ts';
 import type { Scenario } from './demo/scenario.ts';
 import { Stage } from './demo/stage.ts';
+import { interruptedCode, listenForInterrupt } from './interrupt.ts';
 
 export interface DemoOptions {
   readonly replicas: number;
@@ -20,7 +21,7 @@ export interface DemoOptions {
   readonly out: NodeJS.WriteStream;
 }
 
-const exitCodes = { passed: 0, failed: 1, interrupted: 130 } as const;
+const exitCodes = { passed: 0, failed: 1, interrupted: interruptedCode } as const;
 
 /** Resolves with the exit code when everything is cleaned up; does not reject. */
 export async function runDemo(options: DemoOptions): Promise<number> {
@@ -47,22 +48,4 @@ function scenarioOf({ items, limit, replicas, databaseUrl }: DemoOptions): Scena
   // A shared database remembers the keys and definitions of earlier runs.
   const run = randomBytes(4).toString('hex');
   return { items, limit, replicas, name: `demo-${run}`, keyPrefix: `${run}-` };
-}
-
-const stopSignals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-
-/** The first Ctrl-C (or its like) aborts the signal; the second ends this process at once, clean or not. */
-function listenForInterrupt(): { signal: AbortSignal; release: () => void } {
-  const controller = new AbortController();
-  const onSignal = () => {
-    if (controller.signal.aborted) process.exit(exitCodes.interrupted);
-    controller.abort();
-  };
-  for (const name of stopSignals) process.on(name, onSignal);
-  return {
-    signal: controller.signal,
-    release() {
-      for (const name of stopSignals) process.off(name, onSignal);
-    },
-  };
 }

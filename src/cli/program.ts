@@ -5,6 +5,8 @@ import { checkCommand } from './check.ts';
 import { runDemo } from './demo.ts';
 import { type MigrateDatabase, migrateCommand } from './migrate.ts';
 import { type StartService, serveCommand } from './serve.ts';
+import { submitCommand } from './submit.ts';
+import { watchCommand } from './watch.ts';
 
 export interface ProgramOptions {
   readonly version: string;
@@ -21,6 +23,8 @@ export function createProgram({ version, startService, migrateDatabase }: Progra
     .addCommand(serveCommand(startService))
     .addCommand(migrateCommand(migrateDatabase))
     .addCommand(checkCommand())
+    .addCommand(submitCommand())
+    .addCommand(watchCommand())
     .addCommand(demoCommand());
 }
 

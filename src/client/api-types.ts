@@ -545,6 +545,87 @@ export interface BatchAnswer {
   }[];
 }
 
+/** The verdicts that a batch would get, and when it would be done */
+export interface DryRunAnswer {
+  /** There is none: nothing was stored */
+  batch_id: null;
+  status: "processing" | "completed";
+  /**
+   * @format date-time
+   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
+   */
+  created_at: string;
+  correlation_id: string | null;
+  replayed: false;
+  /** Items by verdict */
+  counts: {
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    total: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    accepted: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    duplicate: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    conflict: number;
+    /**
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    rejected: number;
+  };
+  /** In the order of the items sent */
+  items: {
+    /**
+     * Place in the batch, from 0
+     * @min -9007199254740991
+     * @max 9007199254740991
+     */
+    index: number;
+    /** null: none, or not a legal one */
+    idempotency_key: string | null;
+    /** `derived`: the service made the key from the request */
+    key_source?: "given" | "derived";
+    /** `accepted`: durable, will run. `duplicate`: the key is known with the same request. `conflict`: the key is known with another request. `rejected`: see `errors` */
+    verdict: "accepted" | "duplicate" | "conflict" | "rejected";
+    /** Of the job that has the key; null where the batch itself would make it */
+    job_id?: string | null;
+    job_state?:
+      | "scheduled"
+      | "ready"
+      | "running"
+      | "succeeded"
+      | "failed"
+      | "held"
+      | "cancelled"
+      | "expired";
+    /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
+    needs_retry?: true;
+    errors?: {
+      /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
+      pointer?: string;
+      /** Stable, for programs */
+      code: string;
+      /** For people */
+      message: string;
+    }[];
+  }[];
+  dry_run: true;
+  /** When it would be done, were it submitted now */
+  eta: Eta | null;
+}
+
 /** A batch, without what its jobs do */
 export interface BatchSummary {
   /**
@@ -2317,9 +2398,11 @@ export interface SubmitBatchParams {
    * @pattern ^[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?$
    */
   payload_version?: string;
+  /** true: say what would become of the batch, and store nothing. For JSON batches */
+  dry_run?: "true" | "false";
 }
 
-export type SubmitBatchData = BatchAnswer;
+export type SubmitBatchData = DryRunAnswer;
 
 export interface CancelBatchParams {
   batchId: string;

@@ -12,12 +12,15 @@ import type {
   EvidenceInput,
   Explanation,
   Job,
+  JobEvent,
   JobSummary,
   ListBatchItemsParams,
   ListJobsParams,
   LookUpReceiptsData,
+  Problem,
   Receipt,
 } from './api-types.ts';
+import { SluiceError } from './errors.ts';
 import { type FollowOptions, followEvents } from './events.ts';
 import { decodeLines } from './ndjson.ts';
 import { itemsOf } from './pages.ts';
@@ -44,7 +47,7 @@ export type ItemFilter = Omit<ListBatchItemsParams, 'batchId' | 'cursor' | 'limi
 /** An event of a batch; `id` is what `lastEventId` takes. */
 export type BatchEvent =
   | { readonly type: 'progress'; readonly id: string | undefined; readonly data: BatchProgress }
-  | { readonly type: 'job'; readonly id: string | undefined; readonly data: Readonly<Record<string, unknown>> }
+  | { readonly type: 'job'; readonly id: string | undefined; readonly data: JobEvent }
   | { readonly type: 'done'; readonly id: string | undefined; readonly data: BatchProgress };
 
 /** Seconds of one wait; below the idle time of the usual proxies. */
@@ -123,9 +126,13 @@ export class SluiceClient {
       transport.checked('GET', path, answer, signal),
     );
     try {
-      yield* decodeLines(response.body as AsyncIterable<Uint8Array> | null) as AsyncGenerator<BatchItem>;
+      for await (const line of decodeLines(response.body as AsyncIterable<Uint8Array> | null)) {
+        if ('error' in (line as object)) throw new SluiceError(`GET ${path}`, (line as { error: Problem }).error);
+        yield line as BatchItem;
+      }
     } catch (error) {
       signal?.throwIfAborted();
+      if (error instanceof SluiceError) throw error;
       throw transport.connectionError(`GET ${path}`, error);
     }
   }

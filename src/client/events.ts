@@ -19,7 +19,7 @@ export interface FollowOptions extends CallOptions {
   readonly lastEventId?: string | undefined;
 }
 
-/** Ends after an event of the type `last`. */
+/** Ends after an event of the type `last`, and where the service says that there is nothing more (204). */
 export async function* followEvents(
   transport: Transport,
   path: string,
@@ -36,6 +36,7 @@ export async function* followEvents(
         retryMs = ms;
       });
       for await (const event of connection) {
+        if (event === 'nothing more') return;
         failures = 0;
         if (event.id !== undefined) seen = event.id;
         yield event;
@@ -63,7 +64,7 @@ async function* connect(
   lastEventId: string | undefined,
   signal: AbortSignal | undefined,
   onRetry: (ms: number) => void,
-): AsyncGenerator<ServerEvent> {
+): AsyncGenerator<ServerEvent | 'nothing more'> {
   const stop = new AbortController();
   const abort = () => stop.abort(signal?.reason);
   signal?.addEventListener('abort', abort, { once: true });
@@ -76,6 +77,10 @@ async function* connect(
       signal: stop.signal,
     });
     await transport.checked('GET', path, response, stop.signal);
+    if (response.status === 204) {
+      yield 'nothing more';
+      return;
+    }
     const messages: EventSourceMessage[] = [];
     const parser = createParser({ onEvent: (message) => messages.push(message), onRetry });
     const decoder = new TextDecoder();

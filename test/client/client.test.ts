@@ -79,7 +79,7 @@ t.test('definitions and windows', async (t) => {
   t.same(names, ['default']);
   await rateLimits.delete('quota');
   await t.rejects(rateLimits.get('quota'), { name: 'SluiceError', status: 404, code: 'not_found' });
-  await t.rejects(upstreams.put('bad', { base_url: 'ftp://x' }), { status: 422 });
+  await t.rejects(upstreams.put('bad', { base_url: 'ftp://x' }), { status: 422, code: 'invalid_definition' });
 });
 
 t.test('a refusal is an error with all that was said', async (t) => {
@@ -129,8 +129,8 @@ t.test(
     });
     const client = new SluiceClient({ baseUrl });
     await t.rejects(client.submitBatch({ items: [] }, { idempotencyKey: null }), { status: 503, code: 'http_503' });
-    await t.rejects(client.retryJob('x'), { status: 503, retryAfterMs: 3_600_000 });
-    await t.rejects(client.getBatch('x'), { status: 503, problem: { detail: 'away' } });
+    await t.rejects(client.retryJob('x'), { name: 'SluiceError', status: 503, retryAfterMs: 3_600_000 });
+    await t.rejects(client.getBatch('x'), { name: 'SluiceError', status: 503, problem: { detail: 'away' } });
     t.equal(calls, 3);
   },
 );

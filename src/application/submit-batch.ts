@@ -42,7 +42,12 @@ export async function submitBatch(
   }
 }
 
-async function findReplay(database: Database, tenant: string, requestKey: RequestKey): Promise<BatchVerdict | null> {
+/** The first answer to a request under this key; null: there was none. Throws where it stands for another request. */
+export async function findReplay(
+  database: Database,
+  tenant: string,
+  requestKey: RequestKey,
+): Promise<BatchVerdict | null> {
   const replay = await readReplay(database, tenant, requestKey);
   if (replay === null) return null;
   if (replay.kind === 'other') throw reusedRequestKey(replay.batchId);

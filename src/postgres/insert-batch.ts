@@ -197,7 +197,8 @@ function toRow(
   return { ...found, jobId: jobIds[decided.first]!, behind: { kind: 'new', job: items[decided.first]!.job! } };
 }
 
-function reusedKey(index: number): Fault {
+/** What a conflict is told. @param index of its item */
+export function reusedKey(index: number): Fault {
   return {
     pointer: `/items/${index}/idempotency_key`,
     code: 'idempotency_key_reused',

@@ -77,9 +77,9 @@ async function insertNewKeys(
   return row!.taken;
 }
 
-/** Those of the keys that belong to another job than the one given with them. */
-async function readKnownKeys(
-  client: TransactionClient,
+/** Those of the keys that belong to another job than the one given with them (null: to any). */
+export async function readKnownKeys(
+  client: Pick<TransactionClient, 'query'>,
   tenant: string,
   keys: ReadonlyArray<readonly [key: string, ownJobId: string | null]>,
 ): Promise<Map<string, KnownKey>> {

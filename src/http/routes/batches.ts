@@ -8,6 +8,8 @@ import type { FastifyInstance } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { type BatchProgress, isCompleted } from '../../application/batches.ts';
+import { type DryRun, dryRunBatch } from '../../application/dry-run.ts';
+import type { Eta } from '../../application/estimate.ts';
 import { type SubmitDependencies, submitBatch } from '../../application/submit-batch.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import { keyFault, keyFromHeader, needsRetry } from '../../domain/idempotency.ts';
@@ -21,6 +23,10 @@ import {
   batchAnswerSchema,
   type batchProgressSchema,
   batchSchema,
+  type DryRunAnswer,
+  dryRunAnswerSchema,
+  dryRunParameter,
+  type etaSchema,
   streamAnswerSchema,
   streamLineSchema,
 } from '../schemas/batches.ts';
@@ -62,7 +68,7 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
       schema: {
         summary: 'Submit a batch',
         description:
-          'Every item gets its own verdict, in input order; one bad item never sinks another. What is accepted is durable when this answers. All of a JSON batch is stored, or none of it: at most 10,000 items and 16 MiB. Where the answer is lost, send the batch again: what was stored is then `duplicate`, or with an `Idempotency-Key` the first answer comes again.\n\nAs `application/x-ndjson` the batch is a stream of any length: one item a line, what all lines share in the query parameters. Lines are stored as they come, and each is answered by a line of its own as soon as it is durable; `Location` and `Sluice-Batch-Id` come at once. A client may read while it sends, or afterwards. A line that is no item, or longer than 1 MiB, is `rejected` and the stream goes on. A stream that broke off leaves the batch `incomplete`: sent again from its first line under the same `Idempotency-Key` it goes on where it stopped, and a line that is not the one stored ends it with `resume_mismatch`. One stream of a key at a time: a second one is a 409 `stream_in_progress`.\n\nTwo items are the same request where the RFC 8785 forms of `{upstream, method, path, headers, body | body_text}` are equal, after `defaults`, with header names in lower case and members left out that the item has not (no headers and empty headers are equal); the SHA-256 of that form is the fingerprint. A member named `__proto__` is refused, except inside a `body`, which goes out as it is.',
+          'Every item gets its own verdict, in input order; one bad item never sinks another. What is accepted is durable when this answers. All of a JSON batch is stored, or none of it: at most 10,000 items and 16 MiB. Where the answer is lost, send the batch again: what was stored is then `duplicate`, or with an `Idempotency-Key` the first answer comes again.\n\nAs `application/x-ndjson` the batch is a stream of any length: one item a line, what all lines share in the query parameters. Lines are stored as they come, and each is answered by a line of its own as soon as it is durable; `Location` and `Sluice-Batch-Id` come at once. A client may read while it sends, or afterwards. A line that is no item, or longer than 1 MiB, is `rejected` and the stream goes on. A stream that broke off leaves the batch `incomplete`: sent again from its first line under the same `Idempotency-Key` it goes on where it stopped, and a line that is not the one stored ends it with `resume_mismatch`. One stream of a key at a time: a second one is a 409 `stream_in_progress`.\n\nWith `dry_run=true` a JSON batch gets the verdicts that it would get and the time at which it would be done, and nothing is stored: an `Idempotency-Key` is not taken (one that stands for another request is refused all the same), and an item has a `job_id` only where its job is there already.\n\nTwo items are the same request where the RFC 8785 forms of `{upstream, method, path, headers, body | body_text}` are equal, after `defaults`, with header names in lower case and members left out that the item has not (no headers and empty headers are equal); the SHA-256 of that form is the fingerprint. A member named `__proto__` is refused, except inside a `body`, which goes out as it is.',
         tags,
         headers: z.looseObject({
           'idempotency-key': z
@@ -72,14 +78,19 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
               'Of the request as a whole, bare or quoted. The same key and body gives the first answer again, with `replayed: true`; another body is a 422',
             ),
         }),
-        querystring: z.strictObject(streamParameters),
+        querystring: z.strictObject({ ...streamParameters, ...dryRunParameter }),
         body: batchSchema,
-        response: { 202: batchAnswerSchema.describe('Taken, whatever the verdicts. `Location` names the batch') },
+        response: {
+          200: dryRunAnswerSchema.describe('Of a dry run: what would become of it. Nothing is stored'),
+          202: batchAnswerSchema.describe('Taken, whatever the verdicts. `Location` names the batch'),
+        },
       },
     },
     async (request, reply) => {
-      const { query } = request;
+      const { dry_run: asked, ...query } = request.query;
+      const isDryRun = asked === 'true';
       if (request.mediaType === ndjson) {
+        if (isDryRun) throw noDryStream();
         const key = requestKey(request.headers['idempotency-key']);
         const body = (request.body ?? undefined) as unknown as Readable | undefined;
         const shown = { showVerdict, showSummary: showProgress } satisfies Partial<StreamAnswer>;
@@ -87,13 +98,11 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
       }
       refuseStreamParameters(query);
       const { submission, fingerprint } = readSubmission((request.body as unknown as string | undefined) ?? '');
-      const key = requestKey(request.headers['idempotency-key']);
-      const { batch, replayed } = await submitBatch(
-        deps,
-        request.principal.tenant,
-        submission,
-        key === null ? null : { key, fingerprint: fingerprint() },
-      );
+      const { tenant } = request.principal;
+      const name = requestKey(request.headers['idempotency-key']);
+      const key = name === null ? null : { key: name, fingerprint: fingerprint() };
+      if (isDryRun) return reply.code(200).send(showDryRun(await dryRunBatch(deps, tenant, submission, key)));
+      const { batch, replayed } = await submitBatch(deps, tenant, submission, key);
       reply.code(202).header('location', `${path}/${batch.batchId}`);
       return showAnswer(batch, replayed);
     },
@@ -113,18 +122,46 @@ function requestKey(header: string | undefined): string | null {
   });
 }
 
+function noDryStream(): ProblemError {
+  const message = 'is for JSON batches; a stream (application/x-ndjson) has no dry run';
+  return new ProblemError('invalid_request', `the query parameters: dry_run ${message}`, {
+    errors: [{ pointer: '/query/dry_run', code: 'invalid', message }],
+  });
+}
+
 function showAnswer({ batchId, createdAt, correlationId, items }: BatchVerdict, replayed: boolean): BatchAnswer {
-  const counts = { total: items.length, accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
-  for (const { verdict } of items) counts[verdict] += 1;
   return {
     batch_id: batchId,
     status: isCompleted(items) ? 'completed' : 'processing',
     created_at: createdAt.toISOString(),
     correlation_id: correlationId,
     replayed,
-    counts,
+    counts: countVerdicts(items),
     items: items.map(showVerdict),
   };
+}
+
+function showDryRun({ at, correlationId, items, eta }: DryRun): DryRunAnswer {
+  return {
+    dry_run: true,
+    batch_id: null,
+    status: isCompleted(items) ? 'completed' : 'processing',
+    created_at: at.toISOString(),
+    correlation_id: correlationId,
+    replayed: false,
+    counts: countVerdicts(items),
+    eta: showEta(eta),
+    items: items.map((item) => ({
+      ...showVerdict(item),
+      ...(item.verdict !== 'rejected' && item.jobId === null ? { job_id: null } : {}),
+    })),
+  };
+}
+
+function countVerdicts(items: readonly ItemVerdict[]): BatchAnswer['counts'] {
+  const counts = { total: items.length, accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
+  for (const { verdict } of items) counts[verdict] += 1;
+  return counts;
 }
 
 function showVerdict({ index, key, keySource, verdict, jobId, jobState, faults }: ItemVerdict) {
@@ -145,6 +182,10 @@ function showHeldBy(blown: BatchProgress['heldBy']) {
   return { reason: 'fuse', job_id: blown.jobId, status: blown.status, at: blown.at.toISOString() } as const;
 }
 
+function showEta(eta: Eta | null): z.output<typeof etaSchema> | null {
+  return eta === null ? null : { at: eta.at.toISOString(), limited_by: eta.limitedBy };
+}
+
 /** A batch as GET and its levers show it. */
 export function showProgress(batch: BatchProgress): z.output<typeof batchProgressSchema> {
   return {
@@ -158,6 +199,6 @@ export function showProgress(batch: BatchProgress): z.output<typeof batchProgres
     jobs: batch.jobs,
     progress: batch.progress,
     held_by: showHeldBy(batch.heldBy),
-    eta: batch.eta === null ? null : { at: batch.eta.at.toISOString(), limited_by: batch.eta.limitedBy },
+    eta: showEta(batch.eta),
   };
 }

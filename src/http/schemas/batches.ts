@@ -216,6 +216,14 @@ export const dryRunAnswerSchema = batchAnswerSchema
 
 export type DryRunAnswer = z.output<typeof dryRunAnswerSchema>;
 
+/** Of POST /v1/batches. */
+export const dryRunParameter = {
+  dry_run: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe('true: say what would become of the batch, and store nothing. For JSON batches'),
+};
+
 const count = z.number().int().min(0);
 
 const batchStatus = z

@@ -3,7 +3,7 @@
  * Bytes are taken as they come on the wire; a Content-Encoding is not undone, so there is nothing to blow up.
  */
 import { createHash, type Hash } from 'node:crypto';
-import { blotOutBytes } from './blot-out.ts';
+import { blotOutBrokenOff, blotOutBytes } from './blot-out.ts';
 
 /** Kept as text, in bytes. */
 export const excerptBytes = 64 * 1024;
@@ -53,16 +53,17 @@ export class AnswerBody {
   finish(complete: boolean): KeptBody {
     if (this.#hash === null) return { excerpt: '', truncated: !complete, sha256: emptyDigest };
     return {
-      excerpt: this.#excerpt(),
+      excerpt: this.#excerpt(complete),
       truncated: !complete || this.#read > excerptBytes,
       sha256: this.#hash.digest(),
     };
   }
 
-  #excerpt(): string {
+  #excerpt(complete: boolean): string {
     const [only] = this.#kept;
     let bytes = this.#kept.length === 1 && only !== undefined ? only : Buffer.concat(this.#kept);
     blotOutBytes(bytes, this.#secrets);
+    if (!complete) blotOutBrokenOff(bytes, this.#secrets);
     if (bytes.length > excerptBytes) bytes = bytes.subarray(0, endOfCharacter(bytes, excerptBytes));
     const text = bytes.toString('utf8');
     // PostgreSQL's text has no NUL.

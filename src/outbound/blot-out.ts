@@ -39,3 +39,17 @@ export function blotOutBytes(bytes: Buffer, secrets: readonly string[]): void {
     }
   }
 }
+
+/** Shortest beginning of a secret, in bytes, that is blotted out where a text breaks off in it. */
+const shortestBeginning = 4;
+
+/** As `blotOutBytes`, of a secret whose end did not come any more. @param secrets as `blottable` gives them */
+export function blotOutBrokenOff(bytes: Buffer, secrets: readonly string[]): void {
+  for (const secret of secrets) {
+    const whole = Buffer.from(secret);
+    for (let length = Math.min(whole.length - 1, bytes.length); length >= shortestBeginning; length -= 1) {
+      const end = bytes.subarray(bytes.length - length);
+      if (end.equals(whole.subarray(0, length))) end.fill(asterisk);
+    }
+  }
+}

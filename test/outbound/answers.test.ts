@@ -357,6 +357,18 @@ t.test('a secret across the end of the excerpt, or across two packets, is blotte
   t.equal(second.excerpt, `<${'*'.repeat(16)}>`);
 });
 
+t.test('a secret in which an answer breaks off is blotted out as far as it came', async (t) => {
+  const secrets = ['abcdefghijklmnop', 'other-secret'];
+  const bodies = ['<abcdefghijklmno', '<abcd', '<abc', '<other-secre', '<abcdefghijklmnop>'];
+  const upstream = await rawUpstream(t, ({ socket }, _request, index) => {
+    socket.write(`HTTP/1.1 200 X\r\ncontent-length: 100\r\n\r\n${bodies[index]}`, () => socket.destroy());
+  });
+  const { send } = setupSender(t);
+  const kept: string[] = [];
+  for (const _ of bodies) kept.push(answered(await send({ url: upstream.url(), secrets })).answer.excerpt);
+  t.same(kept, [`<${'*'.repeat(15)}`, '<****', '<abc', `<${'*'.repeat(11)}`, `<${'*'.repeat(16)}>`]);
+});
+
 t.test('secrets in the text of an error are blotted out', async (t) => {
   const { send } = setupSender(t, {
     lookup: (hostname, _options, callback) =>

@@ -59,7 +59,10 @@ export class Settler {
     this.#wake.set();
   }
 
-  /** Ends once everything is written, or `signal` aborts: then what is left is given up (its lease will run out). */
+  /**
+   * Ends once everything is written; when `signal` aborts, what is left is given up (its lease will run out), and it ends with
+   * the write that is under way.
+   */
   async drain(signal: AbortSignal): Promise<void> {
     const giveUp = () => {
       this.#givenUp = true;

@@ -15,6 +15,7 @@ import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
+import type { Clock } from '../system/clock.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
 import { ClaimAhead } from './claim-ahead.ts';
@@ -27,6 +28,8 @@ import { Slots } from './slots.ts';
 
 /** How long outcomes are still tried to be written after the grace is over. */
 const lastWritesMs = 5_000;
+/** How long a claim that is under way is waited for at least, so that what it brings can be handed back. */
+const lastClaimMs = 1_000;
 /** How long a job without a permit may wait for a slot after its claim, in milliseconds: then it is another's to have. */
 const longestWaitMs = 100;
 /** Claims that fail for longer make the process not ready. */
@@ -68,6 +71,7 @@ export class WorkerPool {
   readonly #maintenance: Maintenance;
   readonly #permits: PermitWatch;
   #onIdle: (() => void) | undefined;
+  #draining = false;
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
@@ -131,34 +135,48 @@ export class WorkerPool {
     return [{ code: 'claims_stopped', message: `claims have failed for ${Math.round(failing / 1000)} s` }];
   }
 
-  /** Stops claiming, waits `graceMs` for calls in flight, hands back the rest, writes all outcomes. */
+  /**
+   * Stops claiming, waits `graceMs` for calls in flight, hands back the rest, writes all outcomes. A statement that gets no
+   * answer costs neither the calls their grace nor the process its end: what it may have leased is left to the lease.
+   */
   async drain(graceMs: number): Promise<void> {
     const { clock, logger, database, faultPoints = noFaultPoints } = this.#options;
     await faultPoints.pass('drain.begin');
-    await this.#claims.stop();
+    this.#draining = true;
+    const loops = Promise.all([this.#claims.stop(), this.#maintenance.stop()]);
     this.#slots.clear(() => true);
-    await this.#maintenance.stop();
-    if (!(await this.#idleWithin(graceMs))) {
+    const [idle] = await Promise.all([
+      this.#idleWithin(graceMs),
+      endsWithin(loops, Math.max(graceMs, lastClaimMs), clock),
+    ]);
+    if (!idle) {
       logger.warn({ calls: this.#held.size }, 'the grace is over: calls in flight are handed back');
       for (const { cancel } of this.#held.values()) cancel.aborted = true;
       await this.#idleWithin(lastWritesMs);
     }
     const late = new AbortController();
-    const finished = new AbortController();
-    void clock.sleep(lastWritesMs, finished.signal).then(() => late.abort());
-    await this.#settler.drain(late.signal);
-    finished.abort();
+    const written = await endsWithin(this.#settler.drain(late.signal), lastWritesMs, clock);
+    late.abort();
     await faultPoints.pass('drain.written');
-    await this.#heartbeat.stop();
-    await deregisterWorker(database, this.workerId).catch((err: unknown) => {
-      logger.warn({ err }, 'the worker could not be deregistered; its lease runs out by itself');
-    });
+    const left = this.#heartbeat
+      .stop()
+      .then(() => deregisterWorker(database, this.workerId))
+      .catch((err: unknown) => {
+        logger.warn({ err }, 'the worker could not be deregistered; its lease runs out by itself');
+      });
+    // Where nothing could be written, nothing more is waited for.
+    if (written) await endsWithin(left, lastWritesMs, clock);
   }
 
   async #start(claim: Claim, startedAtMs: number, startedWallMs: number): Promise<void> {
     this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
-    // Held from the first moment on: a slot is taken before anything is waited for.
     this.#giveUpLost(claim.jobs);
+    if (this.#draining) {
+      // It was under way when the end was told; nothing is started any more.
+      for (const job of claim.jobs) this.#settler.add(untouched(job));
+      return;
+    }
+    // Held from the first moment on: a slot is taken before anything is waited for.
     const held: Held[] = claim.jobs.map((job) => ({
       job,
       upstream: undefined,
@@ -310,6 +328,15 @@ export class WorkerPool {
     this.#onIdle = undefined;
     return this.#held.size === 0;
   }
+}
+
+/** Whether it ended in that time; it goes on by itself otherwise. */
+async function endsWithin(work: Promise<unknown>, ms: number, clock: Clock): Promise<boolean> {
+  const ended = new AbortController();
+  const done = () => ended.abort();
+  work.then(done, done);
+  await clock.sleep(ms, ended.signal);
+  return ended.signal.aborted;
 }
 
 function leaseOf({ jobId, epoch }: Pick<ClaimedJob, 'jobId' | 'epoch'>): string {

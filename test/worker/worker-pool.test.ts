@@ -1,6 +1,7 @@
 /** What a worker does with what it claimed when time, lease, database or process turn against it. */
 import t from 'tap';
 import { inTransaction } from '../../src/postgres/transaction.ts';
+import type { FaultPoint, FaultPoints } from '../../src/system/fault-points.ts';
 import { type Claims, useClaims } from '../support/claims.ts';
 import { eventually } from '../support/eventually.ts';
 import { useUpstream } from '../support/upstream.ts';
@@ -154,6 +155,53 @@ t.test(
     t.equal(upstream.log.doubles().length, 0);
   },
 );
+
+/** Holds up everything at this point. */
+function holdUp(held: FaultPoint, gate: Gate): FaultPoints {
+  return { pass: (point) => (point === held ? gate.pass() : undefined) };
+}
+
+t.test('a claim that is answered after the end was told starts no call: its jobs go back untouched', async (t) => {
+  const upstream = await useUpstream(t);
+  const store = await storeWithUpstream(t, upstream.url);
+  await store.addJobs({ count: 3 });
+  const gate = new Gate();
+  const faultPoints = holdUp('claim.after', gate);
+  const worker = await startWorker(t, { connectionString: store.connectionString, faultPoints });
+  await eventually('jobs are leased', () => gate.waiting === 1);
+  const drained = worker.drain(10_000);
+  gate.open();
+  await drained;
+  t.same(await store.database.query('select calls from sluice.ready_jobs'), [{ calls: 0 }, { calls: 0 }, { calls: 0 }]);
+  t.equal(upstream.log.requests.length, 0);
+});
+
+for (const [what, point] of [
+  ['claim', 'claim.after'],
+  ['write', 'settle.before'],
+  ['renewal', 'renew.before'],
+  ['round of maintenance', 'reaper.before_settle'],
+] as const) {
+  // Before its time is over, 35 s at the most, a connection that has fallen silent looks like one that is slow.
+  t.test(`a ${what} that gets no answer does not hold up the end of a worker`, async (t) => {
+    const upstream = await useUpstream(t);
+    const store = await storeWithUpstream(t, upstream.url);
+    await store.addJobs({ count: 1 });
+    if (point === 'reaper.before_settle') {
+      await store.claim(1);
+      await store.database.query(
+        `update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second'`,
+      );
+    }
+    const gate = new Gate();
+    const faultPoints = holdUp(point, gate);
+    const worker = await startWorker(t, { connectionString: store.connectionString, leaseSeconds: 1, faultPoints });
+    await eventually('it waits', () => gate.waiting === 1);
+    await worker.drain(0);
+    t.ok(gate.waiting >= 1, 'it ends while that is under way');
+    gate.open();
+  });
+}
 
 t.test('a poison job, whose worker dies at each call, ends by max_attempts', async (t) => {
   const upstream = await useUpstream(t, { rules: [{ answer: { gate: 'never' } }] });

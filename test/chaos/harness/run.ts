@@ -3,10 +3,11 @@
  * processes, a client that does not give up, and faults by plan; then the verdict. All on loopback, bounded in time, and
  * taken down again however it ends.
  */
-import { chmod, mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { chmod, copyFile, mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import pg from 'pg';
 import { startReplica as startFromSources } from '../../../src/cli/demo/replica.ts';
 import { permitMs } from '../../../src/domain/rate-window.ts';
 import type { FaultMix } from '../../../src/simulator/answers.ts';
@@ -136,7 +137,7 @@ async function run(options: ChaosOptions, folder: string, scope: OwnScope): Prom
   sayAt('no more faults; what is left runs');
   const settled = AbortSignal.any([signal, AbortSignal.timeout(settleSeconds * 1000)]);
   await submitted;
-  await untilEnded(submitter, replicas, settled);
+  await untilEnded(postgres.connectionString, settled);
   signal.throwIfAborted();
   const endedMs = clock.monotonicMs();
   const settledMs = endedMs - overMs;
@@ -206,6 +207,8 @@ async function setTheStage(
 ): Promise<Stage> {
   const { folder, scope, limit, onProblem, sayAt, deaths } = context;
   const postgres = await useOwnPostgres(scope, postgresSettings);
+  const serverLog = join(postgres.place.folder, 'server.log');
+  scope.teardown(() => copyFile(serverLog, join(folder, 'logs', 'postgres.log')));
   const proxy = await startTcpProxy(scope, postgres.connectionString);
   const upstream = await useUpstreamProcess(scope, {
     seed,
@@ -263,14 +266,21 @@ function faultsOf(items: number): FaultMix {
   return { throttled: Math.min(0.02, throttles / items), failed: 0.02, cut: 0.02, slow: 0.1, slowMs: [50, 1_000] };
 }
 
-async function untilEnded(submitter: Submitter, replicas: Replicas, signal: AbortSignal): Promise<void> {
-  for (const { batchId } of submitter.batches) {
+/** Asks the database itself: a replica's answer may be late for reasons of its own. */
+async function untilEnded(databaseUrl: string, signal: AbortSignal): Promise<void> {
+  const client = new pg.Client({ connectionString: databaseUrl, application_name: 'chaos' });
+  client.on('error', () => undefined);
+  await client.connect();
+  try {
     while (!signal.aborted) {
-      const [url] = replicas.urls;
-      const batch = url === undefined ? null : await new TestClient(url).batch(batchId).catch(() => null);
-      if (batch?.status === 'completed') break;
+      const { rows } = await client.query<{ left: number }>(
+        'select (select count(*) from sluice.jobs)::int - (select count(*) from sluice.done_jobs)::int as left',
+      );
+      if (rows[0]!.left === 0) return;
       await clock.sleep(200, signal);
     }
+  } finally {
+    await client.end();
   }
 }
 

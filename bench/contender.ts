@@ -13,6 +13,8 @@ export interface Contender {
   readonly kind: 'ours' | 'within' | 'any';
   /** Of the jobs of a run, where it would take too long with all of them. */
   readonly share?: number;
+  /** The same for the jobs whose latency is taken. */
+  readonly latencyShare?: number;
   /** Its time from a send to the start is measured, too. */
   readonly timed: boolean;
   /** A new process on an empty store. */

@@ -45,7 +45,7 @@ export async function measurePeers(stage: Stage, { jobs, runs, latencyJobs }: Pe
       each.inserted.push(insertedPerSecond);
     }
     for (const each of all.filter(({ contender }) => contender.timed)) {
-      const took = await latencyOf(stage, each.contender, latencyJobs);
+      const took = await latencyOf(stage, each.contender, Math.ceil(latencyJobs * (each.contender.latencyShare ?? 1)));
       each.p50.push(percentile(took, 50));
       each.p99.push(percentile(took, 99));
     }

@@ -47,6 +47,7 @@ const onPostgres: readonly PeerKind[] = [
     name: 'pg-boss 10.4.2',
     settings: '1,000 a fetch',
     kind: 'within',
+    latencyShare: 0.2,
     peer: 'pg-boss',
     with: { size: 1_000, loops: 1, pollSeconds: 0.5, longestPauseMs: 500 },
     where: freshDatabase('boss_1000'),

@@ -3,9 +3,9 @@ import { validate as isUuid } from 'uuid';
 import { ProblemError } from '../domain/errors.ts';
 import type { JobState, Verdict } from '../domain/job.ts';
 import { isEnded } from '../domain/state-machine.ts';
+import { countBatchJobs } from '../postgres/count-batch-jobs.ts';
 import type { Database } from '../postgres/database.ts';
 import {
-  countBatchJobs,
   type ItemFilter,
   readBatch,
   readBatchItems,
@@ -51,7 +51,7 @@ export async function getBatch(
     total += count.count;
     // Retention removes a job only after its end.
     if (count.state === null || isEnded(count.state)) ended += count.count;
-    if (count.state !== null) jobs[count.state] = count.count;
+    if (count.state !== null) jobs[count.state] += count.count;
     if (count.state !== null && activeStates.has(count.state)) active += count.ownCount;
     fused += count.fusedCount;
     if (count.lastEndedAt !== null && count.lastEndedAt > lastEndedAt) lastEndedAt = count.lastEndedAt;

@@ -1,8 +1,7 @@
 /**
- * Batches as they stand: the row, the states of the jobs behind it, and its items. Nothing is counted when a job ends; a
- * reader pays, by primary keys, for the items of the one batch it asks for.
- * Jobs behind a batch are those of its accepted and duplicate items, each once. Index used: batch_items_pkey, and those of
- * job-state.ts.
+ * Batches as they stand: the row, and its items. A reader pays, by primary keys, for the items of the one batch it asks for.
+ * Jobs behind a batch are those of its accepted and duplicate items, each once; count-batch-jobs.ts counts them by state.
+ * Index used: batch_items_pkey, and those of job-state.ts.
  */
 import type { Fault } from '../domain/errors.ts';
 import type { JobState, KeySource, Verdict } from '../domain/job.ts';
@@ -56,46 +55,6 @@ export async function readBatch(database: Database, tenant: string, batchId: str
     fuse: row.fuse_at === null ? null : { jobId: row.fuse_job_id!, status: row.fuse_status!, at: row.fuse_at },
     counts: { total, accepted, duplicate, conflict, rejected },
   };
-}
-
-export interface JobCount {
-  /** null: ended long ago, its rows are gone. */
-  readonly state: StoredState;
-  readonly count: number;
-  /** Of these, how many the batch itself has brought; the others are another's, known here as duplicates. */
-  readonly ownCount: number;
-  /** Of these, how many a fuse of the batch itself holds. */
-  readonly fusedCount: number;
-  /** When the last of them ended; null: none has. */
-  readonly lastEndedAt: Date | null;
-}
-
-/** The jobs behind a batch by state, in one snapshot. */
-export async function countBatchJobs(database: Database, batchId: string): Promise<JobCount[]> {
-  const rows = await database.query<{
-    state: StoredState;
-    count: number;
-    own_count: number;
-    fused_count: number;
-    last_ended_at: Date | null;
-  }>(
-    `select s.state, count(*)::int as count, count(*) filter (where s.own)::int as own_count,
-            count(*) filter (where s.own and s.reason = 'fuse')::int as fused_count, max(s.ended_at) as last_ended_at
-       from (select ${stateOfRows} as state, done.ended_at, parked.reason, job.batch_id = $1 as own
-               from (select distinct i.job_id from sluice.batch_items i
-                      where i.batch_id = $1 and i.verdict in ('accepted', 'duplicate')) behind
-               ${jobRows('behind.job_id')}) s
-      group by s.state`,
-    [batchId],
-    'count-batch-jobs',
-  );
-  return rows.map((row) => ({
-    state: row.state,
-    count: row.count,
-    ownCount: row.own_count,
-    fusedCount: row.fused_count,
-    lastEndedAt: row.last_ended_at,
-  }));
 }
 
 export interface StoredItem {

@@ -4,6 +4,7 @@
  */
 import { cancelJobsFunctions } from './cancel-jobs.ts';
 import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { countBatchJobsFunctions } from './count-batch-jobs.ts';
 import { fuseFunctions } from './fuses.ts';
 import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
@@ -22,6 +23,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   settleJobsFunction,
   putReceiptFunction,
   batchActivityFunction,
+  countBatchJobsFunctions,
   batchEventsFunction,
   etaFunctions,
 ];

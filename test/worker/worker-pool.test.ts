@@ -108,6 +108,8 @@ t.test('jobs of a claim whose answer was lost go back untouched and run', async 
     await client.query('select pg_advisory_xact_lock(7305001)');
     await eventually('a claim to be cut off', async () => {
       worker.wake();
+      // Within a transaction the first look at who is connected is remembered.
+      await client.query('select pg_stat_clear_snapshot()');
       const cut = await client.query(
         `select pg_terminate_backend(pid) from pg_stat_activity
           where application_name = 'worker' and datname = current_database() and wait_event = 'advisory'`,

@@ -14,7 +14,11 @@ import { problemMediaType, problemSchema } from './problem-details.ts';
 const description =
   'Push a batch of calls at a rate-limited API: every item gets its own verdict, what is accepted is durable, and all ' +
   'replicas together never exceed the quota. Times are RFC 3339 in UTC with milliseconds. Errors are ' +
-  '`application/problem+json` (RFC 9457). Unknown query parameters and unknown fields are errors.';
+  '`application/problem+json` (RFC 9457). Unknown query parameters and unknown fields are errors.\n\n' +
+  'A key is sent as `Authorization: Bearer …`; each operation names the scope that it needs. No key or an unknown one is a ' +
+  '401, a key without the scope a 403, and what belongs to another tenant a 404. Where submissions are limited they answer ' +
+  'with `RateLimit` and `RateLimit-Policy`, and one too many is a 429 `too_many_requests` with Retry-After. A process that ' +
+  'has too much to do answers 503 `overloaded` with Retry-After to submissions, lists and exports.';
 
 const tags = [
   { name: 'batches', description: 'Submit batches and follow them' },
@@ -53,7 +57,15 @@ export function addOpenApi(app: FastifyInstance): void {
       openapi: '3.1.1',
       info: { title: 'Sluice', description, version: '1', license: { name: 'Apache-2.0', identifier: 'Apache-2.0' } },
       servers: [{ url: '/' }],
-      components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
+      components: {
+        securitySchemes: {
+          key: {
+            type: 'http',
+            scheme: 'bearer',
+            description: 'The bootstrap key of the service, or one made by `POST /admin/api-keys`',
+          },
+        },
+      },
       tags,
     },
     transform: (document) => {

@@ -87,9 +87,10 @@ async function measurePlace(
       p99.push(percentile(took, 99));
     }
   }
-  for (const { service, upstream } of both) {
+  for (const { service, upstream, target } of both) {
     await service.stop();
     await upstream.close();
+    await stage.dropDatabase(target);
   }
   return both.map(({ waiting, rates, buffers, p50, p99 }) => ({
     place,

@@ -123,6 +123,7 @@ async function prepare(stage: Stage, name: string, windowed: boolean): Promise<G
       await worker.stop();
       await intake.stop();
       await upstream.close();
+      await stage.dropDatabase(target);
     },
   };
 }

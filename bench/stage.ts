@@ -38,6 +38,7 @@ const logger = createLogger('error');
 export class Stage {
   readonly folder: string;
   readonly #server: string;
+  readonly #open = new Set<Database>();
   readonly #tearDowns: Array<() => Promise<unknown>> = [];
 
   private constructor(folder: string, server: string) {
@@ -75,8 +76,20 @@ export class Stage {
     url.pathname = `/${name}`;
     const connectionString = url.href;
     const database = openDatabase({ connectionString, max: 4, logger, applicationName: 'bench' });
-    this.onClose(() => database.close());
+    this.#open.add(database);
+    this.onClose(() => this.#closeOnce(database));
     return { name, connectionString, database };
+  }
+
+  /** A long bench need not keep all that it has filled; nothing may use this one any more. */
+  async dropDatabase({ name, database }: BenchDatabase): Promise<void> {
+    await this.#closeOnce(database);
+    const admin = openDatabase({ connectionString: this.#server, max: 1, logger });
+    await admin.query(`drop database ${name} with (force)`).finally(() => admin.close());
+  }
+
+  async #closeOnce(database: Database): Promise<void> {
+    if (this.#open.delete(database)) await database.close();
   }
 
   /** The folder in which PostgreSQL writes `server.log`. */

@@ -31,9 +31,12 @@ interface FaultPlace {
 export const faultPlaces = {
   'intake.before_commit': { what: 'a batch is written, and not committed', takes: anyAction },
   'intake.after_commit': { what: 'a batch is committed, and nobody has been told', takes: anyAction },
-  'decision.before_commit': { what: 'a cancel, a retry or a receipt is written, and not committed', takes: anyAction },
+  'decision.before_commit': {
+    what: 'a cancel, a retry, a receipt or a step behind a fuse is written, and not committed',
+    takes: anyAction,
+  },
   'decision.after_commit': {
-    what: 'a cancel, a retry or a receipt is committed, and nobody has been told',
+    what: 'a cancel, a retry, a receipt or a step behind a fuse is committed, and nobody has been told',
     takes: anyAction,
   },
   'claim.after': { what: 'jobs are leased to a worker, which does not know it yet', takes: anyAction },

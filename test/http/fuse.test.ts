@@ -11,7 +11,9 @@ import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { FuseWalks } from '../../src/worker/fuse-walks.ts';
 import { newWorker, settleRow } from '../support/claims.ts';
+import type { TestDatabaseOptions } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
+import { faultPointsOf } from '../support/fault-points.ts';
 import { type Answer, defaults, type Intake, submissionOf, useIntake } from '../support/intake.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: JSON of any shape, compared by the tests.
@@ -44,8 +46,8 @@ interface Setup extends Intake {
   read(batchId: string): Promise<Json>;
 }
 
-async function setup(t: Test): Promise<Setup> {
-  const intake = await useIntake(t);
+async function setup(t: Test, options: TestDatabaseOptions = {}): Promise<Setup> {
+  const intake = await useIntake(t, options);
   const { database } = intake;
   const worker = await newWorker(database);
   const walks = new FuseWalks({ database, clock: systemClock, logger: createLogger('silent') });
@@ -308,6 +310,25 @@ t.test('retention keeps what a fuse holds, and leaves no mark of a batch that is
   await retain();
   t.same([await count('batches'), await count('jobs'), await count('blown_fuses')], [0, 0, 0]);
 });
+
+t.test(
+  'a resume whose connection is lost is a 503; the workers bring it to its end, or whoever asks again',
+  async (t) => {
+    for (const who of ['workers', 'asked again'] as const) {
+      // Two steps hold the batch; the resume makes its first, and loses its connection in the second.
+      const faultPoints = faultPointsOf('decision.before_commit=pass*3,57P01');
+      const { batch, blow, send, move, read } = await setup(t, { faultPoints });
+      const id = await batch(...Array.from({ length: 1_500 }, (_, i) => `k${i}`));
+      await blow();
+      const before = faultPoints.passed('decision.before_commit');
+      t.equal(before, 2, 'two steps to hold it');
+      t.match(await send(`/v1/batches/${id}/resume`), { status: 503, headers: { 'retry-after': /^\d+$/ } }, who);
+      if (who === 'workers') await move();
+      else t.match(await send(`/v1/batches/${id}/resume`), { status: 200 });
+      t.match(await read(id), { jobs: { ready: 1_500, held: 0 }, held_by: null }, who);
+    }
+  },
+);
 
 t.test('more jobs than one step takes', async (t) => {
   const { batch, blow, send } = await setup(t);

@@ -4,6 +4,7 @@
  */
 import pg from 'pg';
 import type { RequestLog } from '../../../src/simulator/request-log.ts';
+import { systemClock as clock } from '../../../src/system/clock.ts';
 import { type BatchStatus, TestClient } from '../../support/client.ts';
 import { type BrokenInvariant, brokenInvariants } from '../../support/invariants.ts';
 import type { Standstill } from './replicas.ts';
@@ -64,6 +65,9 @@ export interface BooksOptions {
 
 /** Reads in flight at once. */
 const readsAtOnce = 4;
+/** A read may still meet a connection that fell silent: it is refused after the service's own limit, and then asked again. */
+const mostRefusals = 5;
+const refusalPauseMs = 1_000;
 /** Batches that have not ended and are looked into. */
 const mostExplained = 5;
 
@@ -75,8 +79,8 @@ export async function readBooks(options: BooksOptions): Promise<Books> {
   const left = sent.values();
   const read = async () => {
     for (const { batchId } of left) {
-      batches.push(await client.batch(batchId));
-      for (const item of await client.items(batchId)) {
+      batches.push(await patiently(() => client.batch(batchId)));
+      for (const item of await patiently(() => client.items(batchId))) {
         if (item.verdict !== 'accepted') continue;
         const { idempotency_key: key, job_id: jobId, job_state: state = null, response_status: status = null } = item;
         items.push({ key: key ?? '', jobId: jobId ?? '', state, status });
@@ -84,7 +88,7 @@ export async function readBooks(options: BooksOptions): Promise<Books> {
     }
   };
   await Promise.all(Array.from({ length: readsAtOnce }, read));
-  const audit = await client.call<Audit>('GET', `/admin/rate-windows/${rateLimit}/audit`);
+  const audit = await patiently(() => client.call<Audit>('GET', `/admin/rate-windows/${rateLimit}/audit`));
   const unended = batches.filter(({ status }) => status !== 'completed').slice(0, mostExplained);
   const holdUps: string[] = [];
   for (const batch of unended) holdUps.push(await whatHolds(client, batch));
@@ -101,6 +105,17 @@ export async function readBooks(options: BooksOptions): Promise<Books> {
     broken: await brokenInvariants(databaseUrl),
     standstills,
   };
+}
+
+async function patiently<T>(read: () => Promise<T>): Promise<T> {
+  for (let refusals = 0; ; refusals += 1) {
+    try {
+      return await read();
+    } catch (error) {
+      if (refusals === mostRefusals) throw error;
+      await clock.sleep(refusalPauseMs);
+    }
+  }
 }
 
 interface Explanation {

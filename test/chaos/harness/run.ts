@@ -254,8 +254,11 @@ async function setTheStage(
   return { postgres, proxy, upstream, replicas };
 }
 
-/** Durable, as in production. A connection that fell silent keeps its backend until somebody ends it. */
-const postgresSettings = { fsync: 'on', full_page_writes: 'on', max_connections: '400' };
+/**
+ * Durable, as in production. A connection that fell silent keeps its backend until somebody ends it. Who waits for a lock for
+ * long, and in which statement, is logged, so that a deadlock can be understood from both sides.
+ */
+const postgresSettings = { fsync: 'on', full_page_writes: 'on', max_connections: '400', log_lock_waits: 'on' };
 
 /**
  * The upstream has bad days too: failures, answers that are lost after the effect, slow answers. A 429 stops the whole fleet,

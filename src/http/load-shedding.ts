@@ -43,7 +43,8 @@ export function addLoadShedding(app: FastifyInstance, limits: LoadLimits | undef
 }
 
 function isDear({ method, routeOptions: { url } }: FastifyRequest): boolean {
-  return url !== undefined && dearRoutes.has(`${method} ${url}`);
+  // A HEAD costs what its GET costs.
+  return url !== undefined && dearRoutes.has(`${method === 'HEAD' ? 'GET' : method} ${url}`);
 }
 
 function overloaded(what: string): ProblemError {

@@ -33,6 +33,7 @@ t.test(
     t.match(refused.json(), { code: 'overloaded', status: 503, detail: /too busy/ });
     t.match(logLines().at(-1), { msg: 'request', status: 503, code: 'overloaded' });
     t.equal((await app.inject('/v1/jobs')).statusCode, 503);
+    t.equal((await app.inject({ method: 'HEAD', url: '/v1/jobs' })).statusCode, 503);
     for (const url of ['/livez', '/readyz', '/openapi.json', '/admin/queues', '/admin/stats', '/admin/workers']) {
       t.equal((await app.inject(url)).statusCode, 200, url);
     }

@@ -64,6 +64,8 @@ t.test('the same keys, bodies and Idempotency-Key in two tenants: both accepted,
     const jobs = own.items.map((item) => item.job_id).reverse();
     t.same(await idsOf(client, '/v1/jobs', 'job_id'), jobs);
     t.same(await idsOf(client, '/v1/jobs?idempotency_key=ord-2', 'job_id'), jobs.slice(0, 1));
+    const tried = await client.send('POST', '/v1/batches?dry_run=true', { body: batch });
+    t.match(tried, { status: 200, body: { items: [{ verdict: 'duplicate', job_id: own.items[0]!.job_id }, {}] } });
     t.same(await idsOf(client, '/v1/jobs?correlation_id=import-7', 'job_id'), jobs);
     t.same(await idsOf(client, '/v1/jobs?upstream=api&queue=default&state=ready', 'job_id'), jobs);
     t.ok((await idsOf(client, '/v1/batches', 'batch_id')).includes(own.batch_id));
@@ -136,6 +138,8 @@ t.test("every route answers another tenant's ids as ids of nothing, and changes 
   ]) {
     t.same((await beta.send('GET', url)).body, { items: [], next_cursor: null }, url);
   }
+  const tried = await beta.send('POST', '/v1/batches?dry_run=true', { body: batch });
+  t.match(tried, { status: 200, body: { counts: { accepted: 2 } } });
   for (const url of ['/v1/receipts?key=ord-1', '/v1/receipts/ord-1']) {
     t.match(await beta.send('GET', url), { status: 404, body: { code: 'not_found' } }, url);
     t.match(await beta.send('PUT', url, { body: {} }), { status: 404, body: { code: 'not_found' } }, url);

@@ -138,12 +138,23 @@ language sql as $$
    where id = (select l.id from sluice.lanes l where l.id = p_lane for no key update skip locked)
 $$;
 
--- The window's row, locked; made where there is none. null: another claimer holds it.
-create or replace function sluice.lock_window(r sluice.rate_limits, p_partition text) returns sluice.rate_windows
-language plpgsql as $$
+-- The window's row, locked; made where there is none. null: another claimer holds it. p_at: where it was a moment ago, so that
+-- not every version it had since vacuum came is stepped over; the row is known by its name, wherever it is.
+create or replace function sluice.lock_window(r sluice.rate_limits, p_partition text, p_at tid default null)
+returns sluice.rate_windows language plpgsql as $$
 declare
   w sluice.rate_windows;
+  v_at tid;
 begin
+  if p_at is not null then
+    -- Follows the row from version to version.
+    v_at := currtid2('sluice.rate_windows', p_at);
+    select * into w from sluice.rate_windows x where x.ctid = v_at and x.limit_name = r.name and x.partition_key = p_partition
+       for no key update skip locked;
+    if found then return w; end if;
+    perform 1 from sluice.rate_windows x where x.ctid = v_at and x.limit_name = r.name and x.partition_key = p_partition;
+    if found then return null; end if;
+  end if;
   select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
      for no key update skip locked;
   if found then return w; end if;
@@ -154,12 +165,27 @@ begin
   return null;
 end $$;
 
-create or replace function sluice.store_window(w sluice.rate_windows) returns void language sql as $$
+-- Writes a row that is locked, and gives where it is now. p_at: as above.
+create or replace function sluice.store_window(w sluice.rate_windows, p_at tid default null) returns tid language plpgsql as $$
+declare
+  v_at tid;
+begin
+  if p_at is not null then
+    v_at := currtid2('sluice.rate_windows', p_at);
+    update sluice.rate_windows x
+       set algorithm = w.algorithm, width_us = w.width_us, horizon_us = w.horizon_us, ring = w.ring, head = w.head,
+           tail = w.tail, used = w.used, anchor_at = w.anchor_at, level = w.level
+     where x.ctid = v_at and x.limit_name = w.limit_name and x.partition_key = w.partition_key
+    returning x.ctid into v_at;
+    if found then return v_at; end if;
+  end if;
   update sluice.rate_windows x
      set algorithm = w.algorithm, width_us = w.width_us, horizon_us = w.horizon_us, ring = w.ring, head = w.head,
          tail = w.tail, used = w.used, anchor_at = w.anchor_at, level = w.level
    where x.limit_name = w.limit_name and x.partition_key = w.partition_key
-$$;
+  returning x.ctid into v_at;
+  return v_at;
+end $$;
 
 -- Leases that a fleet-wide limit counts.
 create or replace function sluice.in_flight(p_limit text, p_partition text) returns bigint language sql stable as $$
@@ -180,10 +206,13 @@ create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint l
 $$;
 
 drop function if exists sluice.claim_jobs(uuid, int);
+drop function if exists sluice.claim_jobs(uuid, int, int, bigint[], int[], bigint[]);
 -- p_slots: calls that may start at once; p_ahead: jobs that may be had beside, to start within milliseconds. p_from_*: by lane, the
 -- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
+-- p_window_*: by limit, where its window's row was a moment ago.
 create or replace function sluice.claim_jobs(p_worker uuid, p_slots int, p_ahead int default 0, p_from_lane bigint[] default '{}',
-                                             p_from_rank int[] default '{}', p_from_seq bigint[] default '{}')
+                                             p_from_rank int[] default '{}', p_from_seq bigint[] default '{}',
+                                             p_window_name text[] default '{}', p_window_at tid[] default '{}')
 returns table (
   job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
   reconcile_failures int,
@@ -191,7 +220,7 @@ returns table (
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
   payload_version text, max_attempts int, cost int, fresh_keys int,
   definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean,
-  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean)
+  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean, window_name text[], window_at text[])
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -218,6 +247,9 @@ declare
   v_at_lane bigint[] := '{}';
   v_at_rank int[] := '{}';
   v_at_seq bigint[] := '{}';
+  v_window_name text[] := p_window_name;
+  v_window_at tid[] := p_window_at;
+  v_place int;
   -- Found empty from their place on: they stay open, so that a busy lane is not closed and woken many times a second.
   v_lingering bigint[] := '{}';
   c record;
@@ -346,7 +378,7 @@ begin
       for i in 1 .. coalesce(array_length(c.shared_limits, 1), 0) loop
         select * into r from sluice.rate_limits x where x.name = c.shared_limits[i];
         if not pg_try_advisory_xact_lock_shared(7305003, hashtext(r.name)) then g_ok := false; exit; end if;
-        w := sluice.lock_window(r, '');
+        w := sluice.lock_window(r, '', v_window_at[array_position(v_window_name, r.name)]);
         if w.limit_name is null then g_ok := false; exit; end if;
         g_r := array_append(g_r, r);
         g_w := array_append(g_w, w);
@@ -633,7 +665,9 @@ begin
         w := g_w[i];
         if g_spent > 0 then
           w := sluice.rate_window_charge(w, r, v_us, g_spent);
-          perform sluice.store_window(w);
+          v_place := coalesce(array_position(v_window_name, r.name), coalesce(array_length(v_window_name, 1), 0) + 1);
+          v_window_name[v_place] := r.name;
+          v_window_at[v_place] := sluice.store_window(w, v_window_at[v_place]);
         end if;
         g_opens := sluice.rate_window_opens_us(w, r, v_us, 1);
         if g_opens is distinct from v_us and (g_closes is null or g_opens is null or sluice.at_us(g_opens) > g_closes) then
@@ -665,7 +699,7 @@ begin
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean,
-               null::bigint[], null::int[], null::bigint[], null::boolean
+               null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[]
           from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
       end if;
 
@@ -708,6 +742,7 @@ begin
 
   job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
   at_lane := v_at_lane; at_rank := v_at_rank; at_seq := v_at_seq; lingers := v_lingering <> '{}';
+  window_name := v_window_name; window_at := v_window_at::text[];
   v_us := sluice.clock_us();
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
@@ -736,6 +771,8 @@ export interface Claim {
   readonly leaseLost: boolean;
   /** How far it came in each lane that it took from. */
   readonly places: readonly LanePlace[];
+  /** Where the rows of windows are that it charged. */
+  readonly windows: readonly WindowPlace[];
   /** A lane had nothing behind the place that was given for it, and was left open: it is to be looked at from its start soon. */
   readonly lingers: boolean;
 }
@@ -747,11 +784,19 @@ export interface LanePlace {
   readonly seq: number;
 }
 
+/** Where the row of a limit's shared window is: PostgreSQL's `ctid`, which moves with each change of the row. */
+export interface WindowPlace {
+  readonly limit: string;
+  readonly at: string;
+}
+
 export interface ClaimOptions {
   /** How many more jobs than `slots` may be had, for calls that start within milliseconds; 0 by default. */
   readonly ahead?: number;
   /** Where to go on in lanes that were claimed from a moment ago; elsewhere it looks from the start. */
   readonly from?: readonly LanePlace[];
+  /** Where rows of windows were a moment ago; others are looked up by name. */
+  readonly windows?: readonly WindowPlace[];
   /** How long an answer is waited for, in milliseconds (default: the connection's time limit); the claim may yet be made. */
   readonly withinMs?: number;
 }
@@ -792,6 +837,8 @@ interface ClaimRow {
   at_rank: number[] | null;
   at_seq: number[] | null;
   lingers: boolean;
+  window_name: string[] | null;
+  window_at: string[] | null;
 }
 
 /** Claims jobs for `slots` calls that can start at once, for a worker that holds a live lease (`leases.ts`). */
@@ -799,10 +846,11 @@ export async function claimJobs(
   database: Database,
   workerId: string,
   slots: number,
-  { ahead = 0, from = [], withinMs }: ClaimOptions = {},
+  { ahead = 0, from = [], windows = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
   const rows = await withClient(database.pool, async (client) => {
-    const text = 'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[])';
+    const text =
+      'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[], $8::tid[])';
     const values = [
       workerId,
       slots,
@@ -810,6 +858,8 @@ export async function claimJobs(
       from.map(({ laneId }) => laneId),
       from.map(({ rank }) => rank),
       from.map(({ seq }) => seq),
+      windows.map(({ limit }) => limit),
+      windows.map(({ at }) => at),
     ];
     const claimed = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', withinMs);
     // Claims that find nothing come at any time, and change nothing.
@@ -818,7 +868,7 @@ export async function claimJobs(
   });
   const summary = rows.pop();
   if (!summary || summary.job_id !== null) throw new Error('claim_jobs gave no summary row');
-  const { at_lane, at_rank, at_seq } = summary;
+  const { at_lane, at_rank, at_seq, window_name, window_at } = summary;
   return {
     jobs: rows.map(toClaimedJob),
     definitionsVersion: summary.definitions_version,
@@ -831,6 +881,7 @@ export async function claimJobs(
       rank: at_rank![i]!,
       seq: at_seq![i]!,
     })),
+    windows: (window_name ?? []).map((limit, i) => ({ limit, at: window_at![i]! })),
     lingers: summary.lingers ?? false,
   };
 }

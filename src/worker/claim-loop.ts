@@ -108,6 +108,7 @@ export class ClaimLoop {
         this.#failingSinceMs = null;
       } catch (err) {
         this.#failures += 1;
+        this.#places.clear();
         if (ranOutOfTime(err)) this.#outOfTime += 1;
         const now = this.#options.clock.monotonicMs();
         this.#failingSinceMs ??= now;
@@ -129,12 +130,14 @@ export class ClaimLoop {
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
     const from = this.#places.at(startedAtMs);
-    const claim = await claimJobs(database, workerId, slots, { ahead, from, withinMs: patientMs(this.#outOfTime) });
+    const windows = this.#places.windowsAt(startedAtMs);
+    const withinMs = patientMs(this.#outOfTime);
+    const claim = await claimJobs(database, workerId, slots, { ahead, from, windows, withinMs });
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
     }
-    this.#places.claimed(from, claim.places, startedAtMs, clock.monotonicMs());
+    this.#places.claimed(from, claim, startedAtMs, clock.monotonicMs());
     // Without a free slot it cannot know what there was for one.
     this.#hungry ||= claim.more || slots === 0 || claim.jobs.length >= slots;
     if (claim.jobs.length > 0) await onClaim(claim, startedAtMs, startedWallMs);

@@ -56,14 +56,16 @@ begin
 end $$;
 
 -- Of jobs that have just come back from a worker, those whose batch was cancelled meanwhile: they do not start again. One that
--- a person has sent on its way since is that person's wish.
-create or replace function sluice.cancel_returned(p_jobs uuid[], p_now timestamptz) returns void language plpgsql
+-- a person has sent on its way since is that person's wish. p_oldest: when the first of them was admitted, be it days ago, for
+-- workers may all have been away.
+drop function if exists sluice.cancel_returned(uuid[], timestamptz);
+create or replace function sluice.cancel_returned(p_jobs uuid[], p_oldest timestamptz, p_now timestamptz) returns void language plpgsql
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   v_jobs uuid[];
 begin
-  -- A call takes a quarter of an hour at most: what was cancelled longer ago has nothing that could come back.
-  if not exists (select 1 from sluice.batches b where b.cancelled_at > p_now - interval '1 day') then return; end if;
+  -- Of a batch that was cancelled before then nothing was admitted any more, once its cancel had got through.
+  if not exists (select 1 from sluice.batches b where b.cancelled_at > p_oldest - interval '1 day') then return; end if;
   select array_agg(j.id) into v_jobs from sluice.jobs j join sluice.batches b on b.id = j.batch_id
    where j.id = any (p_jobs) and b.cancelled_at is not null and (j.retried_at is null or j.retried_at < b.cancelled_at);
   if v_jobs is not null then perform sluice.cancel_jobs(v_jobs, p_now); end if;

@@ -134,6 +134,7 @@ declare
   v_written uuid[];
   v_returned uuid[];
   v_old_news uuid[];
+  v_oldest timestamptz;
   v_back bigint[];
   v_counted_groups int[];
   v_counted_lanes bigint[];
@@ -255,8 +256,8 @@ begin
          array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
          array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(
            'limit', split_part(x.charge, ':', 3), 'partition', case when x.charge like 'p:%' then l.partition_key else '' end,
-           'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null)
-    into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused
+           'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null), min(g.admitted_at)
+    into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused, v_oldest
     from gone g
     left join lateral string_to_table(g.give_back, ',') x(charge) on true
     left join sluice.lanes l on x.charge is not null and l.id = g.lane_id;
@@ -298,7 +299,7 @@ begin
     v_returned := v_returned || v_old_news;
   end if;
   if v_returned is not null then
-    perform sluice.cancel_returned(v_returned, v_now);
+    perform sluice.cancel_returned(v_returned, v_oldest, v_now);
     perform sluice.hold_behind_fuses(v_returned, v_now);
   end if;
 

@@ -194,6 +194,21 @@ t.test('what runs when its batch is cancelled ends by itself, or is cancelled wh
   );
 });
 
+t.test(
+  'what comes back days after its batch was cancelled is cancelled: its worker was away, and so were all others',
+  async (t) => {
+    const store = await setup(t);
+    await store.addJobs({ count: 2 });
+    const [id] = (await jobIds(store)) as [string];
+    const { jobs } = await store.claim(2);
+    await markBatchCancelled(store.database, 'default', await batchOf(store, id));
+    await store.database.query(`update sluice.batches set cancelled_at = cancelled_at - interval '9 days'`);
+    await store.database.query(`update sluice.running_jobs set admitted_at = admitted_at - interval '9 days'`);
+    await store.settle(jobs, { next: { kind: 'ready' }, outcome: 'unknown', status: null, outcomeUnknown: true });
+    t.same(Object.values(await states(store)), ['cancelled', 'cancelled']);
+  },
+);
+
 t.test('a settle in progress is waited for by who marks its batch', async (t) => {
   const store = await setup(t);
   await store.addJobs({ count: 1 });

@@ -9,6 +9,7 @@ import { type RunAttemptDependencies, runAttempt } from '../application/run-atte
 import type { Definitions, Upstream } from '../domain/definitions.ts';
 import type { Fault } from '../domain/errors.ts';
 import type { ClaimedJob } from '../domain/job.ts';
+import { permitMs } from '../domain/rate-window.ts';
 import { fuseReason } from '../domain/settle.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
@@ -30,8 +31,8 @@ import { Slots } from './slots.ts';
 const lastWritesMs = 5_000;
 /** How long a claim that is under way is waited for at least, so that what it brings can be handed back. */
 const lastClaimMs = 1_000;
-/** How long a job without a permit may wait for a slot after its claim, in milliseconds: then it is another's to have. */
-const longestWaitMs = 100;
+/** How long a job that no window admits may wait for a slot after its claim, in milliseconds: then it is another's to have. */
+const longestWaitMs = permitMs;
 /** Claims that fail for longer make the process not ready. */
 const failingClaimsMs = 3_000;
 

@@ -1,0 +1,58 @@
+/** How far ahead of its slots a worker claims: as the speed of its calls has it. */
+import t from 'tap';
+import { systemClock } from '../../src/system/clock.ts';
+import { ClaimAhead } from '../../src/worker/claim-ahead.ts';
+
+function newAhead() {
+  let nowMs = 0;
+  const ahead = new ClaimAhead({ ...systemClock, monotonicMs: () => nowMs });
+  return {
+    ahead,
+    /** Calls end evenly at this many per second for so long. */
+    run(perSecond: number, forMs: number) {
+      const everyMs = 1000 / perSecond;
+      for (let passed = everyMs; passed <= forMs; passed += everyMs) {
+        nowMs += everyMs;
+        ahead.ended();
+        ahead.target();
+      }
+    },
+    wait(ms: number) {
+      nowMs += ms;
+    },
+  };
+}
+
+t.test('nothing at the start, and nothing where calls are slow', async (t) => {
+  const { ahead, run } = newAhead();
+  t.equal(ahead.target(), 0);
+  run(40, 2000);
+  t.equal(ahead.target(), 0, '40 calls a second use nothing up within 20 ms');
+});
+
+t.test('as much as fast calls use up within 20 ms, but never more than 512', async (t) => {
+  const { ahead, run } = newAhead();
+  run(5000, 200);
+  const target = ahead.target();
+  t.ok(target >= 80 && target <= 110, `100 at 5,000 a second, found ${target}`);
+  run(200_000, 50);
+  t.equal(ahead.target(), 512);
+});
+
+t.test('little after a pause', async (t) => {
+  const { ahead, run, wait } = newAhead();
+  run(5000, 200);
+  wait(1000);
+  t.ok(ahead.target() <= 2);
+});
+
+t.test('less after permits that ran out, and more again with claims that went well', async (t) => {
+  const { ahead, run } = newAhead();
+  run(5000, 200);
+  const before = ahead.target();
+  ahead.expired();
+  ahead.expired();
+  t.ok(ahead.target() <= before / 3);
+  for (let claims = 0; claims < 100; claims += 1) ahead.claimed();
+  t.ok(ahead.target() >= before * 0.9);
+});

@@ -39,13 +39,13 @@ function jobsPerPiece(lanes: number): number {
 /** Partition key of the open lane. */
 export const openKey = 'open';
 
-/** One open lane with this many jobs, filled in pieces. */
+/** Fills the open lane up to this many jobs, in pieces; made where there is none. */
 export async function fillOpenLane({ database }: BenchDatabase, jobs: number): Promise<void> {
   const [groupId] = await inTransaction(database, (client) =>
     ensureLaneGroups(client, [{ queue: 'default', upstream: 'api' }]),
   );
   await database.query(
-    `insert into sluice.lanes (group_id, tenant, partition_key) values ($1, 'default', '${openKey}')`,
+    `insert into sluice.lanes (group_id, tenant, partition_key) values ($1, 'default', '${openKey}') on conflict do nothing`,
     [groupId],
   );
   for (let from = 1; from <= jobs; from += jobsPerPiece(1)) {

@@ -107,10 +107,11 @@ async function prepare(stage: Stage, place: Place, waiting: number): Promise<Pre
   const upstream = await stage.startUpstream();
   const service = await stage.startService(target, { env: { SLUICE_CONCURRENCY: String(slots) } });
   await declareUpstream(service.url, 'api', upstream.url);
-  await fillOpenLane(target, place === 'same lane' ? waiting : 0);
+  // Closed before there is anything in it: the service runs already.
+  await fillOpenLane(target, 0);
   await closeOpenLane(target);
-  if (place === 'other lanes')
-    await fillClosedLanes(target, { lanes: closedLanes, jobsPerLane: waiting / closedLanes });
+  if (place === 'same lane') await fillOpenLane(target, waiting);
+  else await fillClosedLanes(target, { lanes: closedLanes, jobsPerLane: waiting / closedLanes });
   await settleDown(target);
   return { waiting, target, upstream, service, rates: [], buffers: [], p50: [], p99: [] };
 }

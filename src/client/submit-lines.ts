@@ -127,6 +127,7 @@ export class LineSubmission implements AsyncIterable<LineVerdict> {
       signal?.removeEventListener('abort', abort);
       // Also where the reader has had enough: the service is told by the broken connection.
       stop.abort();
+      sent.close();
     }
   }
 
@@ -161,20 +162,25 @@ export class LineSubmission implements AsyncIterable<LineVerdict> {
 
 /** Lines on their way out. What their source throws is kept: fetch makes another error of it. */
 class Sent {
-  readonly #source: LineSource;
+  readonly #pieces: AsyncGenerator<Uint8Array>;
   failure: { readonly error: unknown } | undefined;
 
   constructor(source: LineSource) {
-    this.#source = source;
+    this.#pieces = encodeLines(source);
   }
 
   async *pieces(): AsyncGenerator<Uint8Array> {
     try {
-      yield* encodeLines(this.#source);
+      yield* this.#pieces;
     } catch (error) {
       this.failure = { error };
       throw error;
     }
+  }
+
+  /** Lets go of the source, which fetch does not where it is stopped; one that is waited for, when it gives its next line. */
+  close(): void {
+    this.#pieces.return(undefined).catch(() => undefined);
   }
 }
 

@@ -12,7 +12,7 @@
  */
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
 import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
-import { bytesArray, plainArray, textArray } from './array-literals.ts';
+import { sparseArrayLiteral } from './array-literal.ts';
 import type { Database } from './database.ts';
 
 export const settleJobsFunction = {
@@ -403,8 +403,7 @@ export async function settleJobs(
   rows: readonly SettleRow[],
   { onlyExpired = false, withinMs }: SettleOptions = {},
 ): Promise<Set<string>> {
-  const plain = (pick: (row: SettleRow) => string | number | boolean | null) => plainArray(rows.map(pick));
-  const text = (pick: (row: SettleRow) => string | null) => textArray(rows.map(pick));
+  const column = (pick: (row: SettleRow) => string | number | boolean | null) => sparseArrayLiteral(rows.map(pick));
   const settled = await database.query<{ job_id: string }>(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
@@ -413,32 +412,32 @@ export async function settleJobs(
     [
       workerId,
       onlyExpired,
-      plain((row) => row.jobId),
-      plain((row) => row.epoch),
-      text((row) => row.upstream),
-      plain((row) => row.next.kind),
-      plain((row) => (row.next.kind === 'done' ? row.next.state : null)),
-      text((row) => (row.next.kind === 'ready' ? null : row.next.reason)),
-      plain((row) => (row.next.kind === 'done' ? row.next.evidence : null)),
-      plain((row) => (row.next.kind === 'scheduled' ? row.next.delayMs : null)),
-      plain((row) => row.outcome),
-      plain((row) => row.charge),
-      plain((row) => row.status),
-      plain((row) => row.sentAfterMs),
-      plain((row) => row.endedAfterMs),
-      plain((row) => row.retryAfterMs),
-      plain((row) => row.retryAfterCapped),
-      text((row) => row.excerpt),
-      plain((row) => row.truncated),
-      bytesArray(rows.map((row) => row.sha256)),
-      text((row) => row.error),
-      plain((row) => row.mayHaveHadEffect),
-      plain((row) => row.outcomeUnknown),
-      plain((row) => row.answeredWithoutThrottle),
-      plain((row) => (row.throttle === null ? null : (row.throttle.delayMs ?? -1))),
-      text((row) => row.throttle?.header ?? null),
-      plain((row) => row.permitUnused),
-      plain((row) => row.reconciliation),
+      column((row) => row.jobId),
+      column((row) => row.epoch),
+      column((row) => row.upstream),
+      column((row) => row.next.kind),
+      column((row) => (row.next.kind === 'done' ? row.next.state : null)),
+      column((row) => (row.next.kind === 'ready' ? null : row.next.reason)),
+      column((row) => (row.next.kind === 'done' ? row.next.evidence : null)),
+      column((row) => (row.next.kind === 'scheduled' ? row.next.delayMs : null)),
+      column((row) => row.outcome),
+      column((row) => row.charge),
+      column((row) => row.status),
+      column((row) => row.sentAfterMs),
+      column((row) => row.endedAfterMs),
+      column((row) => row.retryAfterMs),
+      column((row) => row.retryAfterCapped),
+      column((row) => row.excerpt),
+      column((row) => row.truncated),
+      column((row) => (row.sha256 === null ? null : `\\x${row.sha256.toString('hex')}`)),
+      column((row) => row.error),
+      column((row) => row.mayHaveHadEffect),
+      column((row) => row.outcomeUnknown),
+      column((row) => row.answeredWithoutThrottle),
+      column((row) => (row.throttle === null ? null : (row.throttle.delayMs ?? -1))),
+      column((row) => row.throttle?.header ?? null),
+      column((row) => row.permitUnused),
+      column((row) => row.reconciliation),
     ],
     'settle_jobs',
     {

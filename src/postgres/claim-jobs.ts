@@ -205,8 +205,6 @@ create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint l
      and (d.partition_key = '' or l.partition_key = d.partition_key)
 $$;
 
-drop function if exists sluice.claim_jobs(uuid, int);
-drop function if exists sluice.claim_jobs(uuid, int, int, bigint[], int[], bigint[]);
 -- p_slots: calls that may start at once; p_ahead: jobs that may be had beside, to start within milliseconds. p_from_*: by lane, the
 -- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
 -- p_window_*: by limit, where its window's row was a moment ago.

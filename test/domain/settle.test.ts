@@ -4,6 +4,7 @@ import type { Upstream } from '../../src/domain/definitions.ts';
 import { type CallResult, cancelledCode, type UpstreamAnswer } from '../../src/domain/outcome.ts';
 import {
   decideSettlement,
+  fuseReason,
   keyMayBeForgotten,
   onUnknownOf,
   refuseLateResend,
@@ -546,10 +547,12 @@ t.test('property: the rules of accounting hold for every job, upstream and end o
         const job = claimedJob(partial);
         const settlement = decideSettlement(job, definition, result, { ...context, random01 });
         const { next, charge, outcome, throttle } = settlement;
+        const blown = next.kind === 'held' && next.reason === fuseReason;
         const rules: Record<string, boolean> = {
           'a throttle and nothing else is charged as one':
             (charge === 'throttle') === (outcome === 'throttled') && (throttle !== null) === (charge === 'throttle'),
-          'what is no attempt costs nothing, and the other way round': (outcome === null) === (charge === 'none'),
+          'what is no attempt costs nothing, and the other way round, but for an answer that blows a fuse':
+            (outcome === null) === (charge === 'none') || (blown && outcome === 'rejected'),
           'every move is legal': isLegalTransition('running', next.kind === 'done' ? next.state : next.kind),
           'a wait is a whole number of milliseconds':
             next.kind !== 'scheduled' || (Number.isInteger(next.delayMs) && next.delayMs >= 0),
@@ -571,6 +574,7 @@ t.test('property: the rules of accounting hold for every job, upstream and end o
             (job.firstSentAgeMs === null && !settlement.mayHaveHadEffect),
           'only an unknown outcome is held at once by on_unknown':
             next.kind !== 'held' ||
+            blown ||
             settlement.outcomeUnknown ||
             job.firstSentAgeMs !== null ||
             settlement.mayHaveHadEffect,

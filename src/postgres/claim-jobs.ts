@@ -25,13 +25,16 @@ language sql immutable parallel safe as $$
   select case when p_first_sent is not null then greatest(p_first_sent, p_decided) end
 $$;
 
-create or replace function sluice.wake_lanes(p_lanes bigint[], p_now timestamptz) returns void language plpgsql as $$
+-- p_windows: what their windows closed is opened too, since a permit came back.
+create or replace function sluice.wake_lanes(p_lanes bigint[], p_now timestamptz, p_windows boolean default false) returns void
+language plpgsql as $$
 begin
   -- A claim marks a lane empty only under FOR UPDATE: with KEY SHARE held until our commit it cannot overlook our rows.
   perform 1 from sluice.lanes l where l.id = any (p_lanes) order by l.id for key share;
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
    where l.id in (select o.id from sluice.lanes o
-                   where o.id = any (p_lanes) and o.closed_by in ('empty', 'fifo') order by o.id for no key update);
+                   where o.id = any (p_lanes) and (o.closed_by in ('empty', 'fifo') or p_windows and o.closed_by = 'window')
+                   order by o.id for no key update);
 end $$;
 
 -- Jobs that waited have left these lanes in another way than by a claim: nobody waits behind them in an order any longer, nor
@@ -158,6 +161,8 @@ begin
   select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
      for no key update skip locked;
   if found then return w; end if;
+  -- An insert would wait for whoever has changed the row, and he perhaps for a lane that we hold.
+  if exists (select 1 from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition) then return null; end if;
   insert into sluice.rate_windows select (sluice.rate_window_empty(r, p_partition, sluice.clock_us())).* on conflict do nothing;
   select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
      for no key update skip locked;

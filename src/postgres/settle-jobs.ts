@@ -286,14 +286,14 @@ begin
        from (select y."limit", y.partition, y.us, sum(y.cost)::bigint as cost
                from jsonb_to_recordset(v_unused) as y("limit" text, partition text, us bigint, cost bigint)
               group by y."limit", y.partition, y.us order by y."limit", y.partition, y.us) x;
+  end if;
+
+  if v_back is not null then perform sluice.wake_lanes(v_back, v_now, v_unused is not null); v_wake := true; end if;
+  if v_unused is not null then
     update sluice.lane_groups g set next_at = v_now, closed_by = null, closed_name = null
      where g.id in (select o.id from sluice.lane_groups o where o.closed_by = 'window' and o.shared_limits && v_unused_limits
                      order by o.id for no key update);
-    update sluice.lanes l set next_at = v_now, closed_by = null, closed_name = null
-     where l.id in (select o.id from sluice.lanes o where o.id = any (v_back) and o.closed_by = 'window' order by o.id for no key update);
   end if;
-
-  if v_back is not null then perform sluice.wake_lanes(v_back, v_now); v_wake := true; end if;
   if v_old_news is not null then
     perform sluice.resume_from_fuses(v_old_news, v_now);
     v_returned := v_returned || v_old_news;

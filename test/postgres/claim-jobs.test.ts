@@ -1,6 +1,8 @@
 /** The claim: order, turns, limits, costs, leases; on a real store, with the database's clock given where time matters. */
 import t from 'tap';
 import { deleteDefinition, setPaused } from '../../src/application/manage-definitions.ts';
+import { inTransaction } from '../../src/postgres/transaction.ts';
+import { systemClock } from '../../src/system/clock.ts';
 import { newWorker, useClaims } from '../support/claims.ts';
 import { definitionDependencies } from '../support/definitions.ts';
 
@@ -325,3 +327,19 @@ function groupBy<T, K>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
   for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
   return groups;
 }
+
+t.test('a claim waits for nobody who has changed a window: it goes away busy, and comes back', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 5, per: 60, upstreams: ['api'] });
+  await store.addJobs({ count: 3 });
+  t.equal((await store.claim(1)).jobs.length, 1, 'the window is there');
+  await inTransaction(store.database, async (other) => {
+    // As a settle does that gives back a permit; it may go on to a lane that the claim holds.
+    await other.query('update sluice.rate_windows set used = used');
+    const claim = await Promise.race([store.claim(1), systemClock.sleep(5_000)]);
+    t.match(claim, { busy: true, jobs: [] });
+    await other.query('select 1 from sluice.lanes for no key update');
+  });
+  t.equal((await store.claim(5)).jobs.length, 2);
+});

@@ -142,7 +142,8 @@ export async function exportBatchItems(
   })();
 }
 
-async function requireBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch> {
+/** Its row alone. Throws a ProblemError `not_found`, also for a batch of another tenant. */
+export async function requireBatch(database: Database, tenant: string, batchId: string): Promise<StoredBatch> {
   const batch = isUuid(batchId) ? await readBatch(database, tenant, batchId) : null;
   if (batch === null) throw new ProblemError('not_found', `there is no batch ${batchId}`);
   return batch;

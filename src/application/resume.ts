@@ -4,7 +4,7 @@
  */
 import { ProblemError } from '../domain/errors.ts';
 import { findFuseMoves, markResumed, moveBehindFuse } from '../postgres/fuses.ts';
-import { type BatchDependencies, type BatchProgress, getBatch } from './batches.ts';
+import { type BatchDependencies, type BatchProgress, getBatch, requireBatch } from './batches.ts';
 
 /** Jobs of one transaction. */
 export const fuseStepSize = 1_000;
@@ -16,13 +16,14 @@ const mostSteps = 100;
  * it is. Throws ProblemError `not_found`, and `conflict` for one that was called off.
  */
 export async function resumeBatch(deps: BatchDependencies, tenant: string, batchId: string): Promise<BatchProgress> {
-  const batch = await getBatch(deps, tenant, batchId);
-  if (batch.cancelledAt !== null) {
+  const { cancelledAt } = await requireBatch(deps.database, tenant, batchId);
+  if (cancelledAt !== null) {
+    const { status } = await getBatch(deps, tenant, batchId);
     throw new ProblemError(
       'conflict',
       'the batch was cancelled: nothing of it goes on, but jobs that are retried by themselves',
       {
-        state: batch.status,
+        state: status,
       },
     );
   }

@@ -19,13 +19,9 @@ export async function resumeBatch(deps: BatchDependencies, tenant: string, batch
   const { cancelledAt } = await requireBatch(deps.database, tenant, batchId);
   if (cancelledAt !== null) {
     const { status } = await getBatch(deps, tenant, batchId);
-    throw new ProblemError(
-      'conflict',
-      'the batch was cancelled: nothing of it goes on, but jobs that are retried by themselves',
-      {
-        state: status,
-      },
-    );
+    const why =
+      'the batch was cancelled, so nothing of it goes on; a job of it can be sent on its way by its own retry';
+    throw new ProblemError('conflict', why, { state: status });
   }
   await markResumed(deps.database, batchId);
   const [move] = await findFuseMoves(deps.database, batchId, 1);

@@ -75,7 +75,7 @@ export async function putDefinition<K extends DefinitionKind>(
   name: string,
   definition: unknown,
 ): Promise<{ created: boolean; stored: Stored<K> }> {
-  return change(deps, kind, async (client) => {
+  return change(deps, async (client) => {
     const faults = checkDefinition(kind, name, definition, await readDefinitions(client), { secrets: deps.secrets });
     if (faults.length > 0) {
       const detail = `the ${words[kind]} ${JSON.stringify(name.slice(0, 80))}: ${faults.map((fault) => fault.message).join('; ')}`;
@@ -95,7 +95,7 @@ export async function deleteDefinition(
   kind: DefinitionKind,
   name: string,
 ): Promise<void> {
-  await change(deps, kind, async (client) => {
+  await change(deps, async (client) => {
     found(await readStored(client, kind, name), kind);
     if (kind !== 'rate_limits' && (await hasUnfinishedJobs(client, kind, name))) {
       throw new ProblemError(
@@ -115,7 +115,7 @@ export async function setPaused<K extends 'upstreams' | 'queues'>(
   name: string,
   paused: boolean,
 ): Promise<Stored<K>> {
-  return change(deps, kind, async (client) => {
+  return change(deps, async (client) => {
     const before = found(await readStored(client, kind, name), kind);
     if (before.definition.paused === paused) return before;
     const stored = await write(
@@ -170,19 +170,18 @@ export async function applyConfigFile(deps: DefinitionDependencies, json: unknow
 }
 
 /**
- * Runs a change under the definitions' lock. After a change of rate limits the permits that the old ones gave out are
- * waited for: they may still be used for `permitMs`.
+ * Runs a change under the definitions' lock, and then waits until nothing starts any more that was claimed under the old
+ * ones: what a worker has claimed starts within `permitMs`, or goes back.
  */
 async function change<T>(
   { database, clock }: DefinitionDependencies,
-  kind: DefinitionKind,
   work: (client: TransactionClient) => Promise<T>,
 ): Promise<T> {
   const result = await inTransaction(database, async (client) => {
     await lockDefinitions(client);
     return work(client);
   });
-  if (kind === 'rate_limits') await clock.sleep(permitMs);
+  await clock.sleep(permitMs);
   return result;
 }
 

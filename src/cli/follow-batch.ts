@@ -24,35 +24,43 @@ export interface Following {
 /** Resolves when the batch is over, or when what is left of it is held: then nothing goes on without a person. */
 export async function followBatch(following: Following): Promise<BatchProgress> {
   const { client, batchId, view, signal } = following;
-  let batch = await client.getBatch(batchId, { signal });
   const told = new Told(view);
   try {
-    show(view, batch);
-    if (isOver(batch)) return batch;
+    const first = await client.getBatch(batchId, { signal });
+    show(view, first);
+    const last = isOver(first) ? first : ((await byEvents(following, told)) ?? (await byAsking(following)));
+    await told.rest(client, last, signal);
+    return last;
+  } finally {
+    view.end();
+  }
+}
+
+/** undefined: events do not come through. */
+async function byEvents({ client, batchId, view, signal }: Following, told: Told): Promise<BatchProgress | undefined> {
+  try {
     for await (const event of client.events(batchId, { signal })) {
-      if (event.type === 'job') told.job(event.data);
-      else {
-        batch = event.data;
-        show(view, batch);
-        if (isOver(batch)) return batch;
+      if (event.type === 'job') {
+        told.job(event.data);
+        continue;
       }
+      show(view, event.data);
+      // Before `done` come the jobs that ended last.
+      if (event.type === 'done' || isStuck(event.data)) return event.data;
     }
   } catch (error) {
     signal.throwIfAborted();
-    // Something on the way may not let events through; whether the batch can be read is told by reading it.
+    // Something on the way may not let them through; whether the batch can be read at all is told by reading it.
     if (!(error instanceof SluiceError || error instanceof SluiceConnectionError)) throw error;
-  } finally {
-    told.end();
-    view.end();
   }
-  try {
-    for (;;) {
-      batch = await client.getBatch(batchId, { wait: pollSeconds, signal });
-      show(view, batch);
-      if (isOver(batch)) return batch;
-    }
-  } finally {
-    view.end();
+  return undefined;
+}
+
+async function byAsking({ client, batchId, view, signal }: Following): Promise<BatchProgress> {
+  for (;;) {
+    const batch = await client.getBatch(batchId, { wait: pollSeconds, signal });
+    show(view, batch);
+    if (isOver(batch)) return batch;
   }
 }
 
@@ -79,8 +87,11 @@ export function endOf(batch: BatchProgress): string {
 
 type JobState = keyof BatchProgress['jobs'];
 
-function isOver({ status, jobs }: BatchProgress): boolean {
-  if (status === 'completed' || status === 'cancelled') return true;
+function isOver(batch: BatchProgress): boolean {
+  return batch.status === 'completed' || batch.status === 'cancelled' || isStuck(batch);
+}
+
+function isStuck({ status, jobs }: BatchProgress): boolean {
   return status === 'processing' && jobs.held > 0 && jobs.scheduled + jobs.ready + jobs.running === 0;
 }
 
@@ -110,31 +121,46 @@ function etaWords({ eta }: BatchProgress): string {
   return `${parts} left${eta.limited_by === null ? '' : `, limited by ${eta.limited_by}`}`;
 }
 
+interface Unsuccessful {
+  readonly job_id: string;
+  readonly idempotency_key: string | null;
+  readonly state: string;
+  readonly reason: string | null;
+  readonly response_status: number | null;
+}
+
+const unsuccessfulStates = ['failed', 'cancelled', 'expired'] as const;
+
 /** Jobs that did not succeed, one line each, up to a bound. */
 class Told {
   readonly #view: ProgressView;
-  #count = 0;
+  readonly #jobs = new Set<string>();
 
   constructor(view: ProgressView) {
     this.#view = view;
   }
 
-  job(job: {
-    readonly job_id: string;
-    readonly idempotency_key: string | null;
-    readonly state: string;
-    readonly reason: string | null;
-    readonly response_status: number | null;
-  }): void {
-    if (job.state === 'succeeded') return;
-    this.#count += 1;
-    if (this.#count > mostTold) return;
-    const status = job.response_status === null ? '' : `, answered ${job.response_status}`;
-    const reason = job.reason === null ? '' : `: ${job.reason}`;
-    this.#view.say(`${job.idempotency_key ?? ''} ${job.state}${reason}${status} (job ${job.job_id})`);
+  job({ job_id, idempotency_key, state, reason, response_status }: Unsuccessful): void {
+    // What is held goes on, once a person says so; the end tells how many.
+    if (state === 'succeeded' || state === 'held') return;
+    if (this.#jobs.size === mostTold || this.#jobs.has(job_id)) return;
+    this.#jobs.add(job_id);
+    const why = reason === null ? '' : `: ${reason}`;
+    const status = response_status === null ? '' : `, answered ${response_status}`;
+    this.#view.say(`${idempotency_key ?? ''} ${state}${why}${status} (job ${job_id})`);
   }
 
-  end(): void {
-    if (this.#count > mostTold) this.#view.say(`… and ${this.#count - mostTold} more that did not succeed`);
+  /** Those of which no event has told, and how many there are beside. */
+  async rest(client: SluiceClient, batch: BatchProgress, signal: AbortSignal): Promise<void> {
+    const count = unsuccessfulStates.reduce((sum, state) => sum + batch.jobs[state], 0);
+    for (const state of unsuccessfulStates) {
+      if (batch.jobs[state] === 0) continue;
+      for await (const item of client.batchItems(batch.batch_id, { state }, { signal })) {
+        if (this.#jobs.size >= Math.min(count, mostTold)) break;
+        const { job_id, idempotency_key, response_status } = item;
+        if (job_id !== null) this.job({ job_id, idempotency_key, response_status, state, reason: null });
+      }
+    }
+    if (count > mostTold) this.#view.say(`… and ${count - mostTold} more that did not succeed`);
   }
 }

@@ -11,7 +11,7 @@
  * rows, lanes by id, lane_groups by id; in a settle blown_fuses before any row of a job, under 7305002 and 7305005.
  */
 import { settlesLock } from './cancel-jobs.ts';
-import type { Database } from './database.ts';
+import { type Database, promptMs } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
 import { inTransaction, type TransactionClient } from './transaction.ts';
 
@@ -155,6 +155,8 @@ export function findFuseMoves(database: Database, batchId: string | null, most: 
       order by coalesce(f.resumed_at, f.at) limit $2`,
     [batchId, most],
     'find-fuse-moves',
+    // Asked every second by whoever takes back the jobs of dead workers too.
+    { withinMs: promptMs },
   );
 }
 

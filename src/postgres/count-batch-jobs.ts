@@ -16,7 +16,11 @@ const large = 20_000;
 const onlyLookUps = 'set enable_hashjoin = off set enable_mergejoin = off';
 const onlyMerges = 'set enable_hashjoin = off set enable_nestloop = off set enable_bitmapscan = off';
 
-function countFunction(name: string, plans: string): string {
+function countFunction(
+  name: string,
+  plans: string,
+  tables: { readonly done: string; readonly parked: string },
+): string {
   return `
 create or replace function sluice.${name}(p_batch uuid, p_first uuid, p_last uuid)
 returns table (state text, n bigint, fused bigint, last_ended_at timestamptz) language plpgsql stable
@@ -24,19 +28,26 @@ ${plans} set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 begin
   return query
-    select d.state, count(*), 0::bigint, max(d.ended_at) from sluice.jobs j join sluice.done_jobs d on d.job_id = j.id
-     where j.batch_id = p_batch and d.job_id between p_first and p_last group by d.state
+    select d.state, count(*), 0::bigint, max(d.ended_at) from sluice.jobs j ${tables.done} where j.batch_id = p_batch group by d.state
     union all
-    select p.state, count(*), count(*) filter (where p.reason = 'fuse'), null
-      from sluice.jobs j join sluice.parked_jobs p on p.job_id = j.id
-     where j.batch_id = p_batch and p.job_id between p_first and p_last group by p.state;
+    select p.state, count(*), count(*) filter (where p.reason = 'fuse'), null from sluice.jobs j ${tables.parked}
+     where j.batch_id = p_batch group by p.state;
 end $$;`;
 }
 
+const byLookUp = countFunction('count_by_look_up', onlyLookUps, {
+  done: 'cross join lateral (select * from sluice.done_jobs x where x.job_id = j.id offset 0) d',
+  parked: 'cross join lateral (select * from sluice.parked_jobs x where x.job_id = j.id offset 0) p',
+});
+const byMerge = countFunction('count_by_merge', onlyMerges, {
+  done: 'join sluice.done_jobs d on d.job_id = j.id and d.job_id between p_first and p_last',
+  parked: 'join sluice.parked_jobs p on p.job_id = j.id and p.job_id between p_first and p_last',
+});
+
 export const countBatchJobsFunctions = {
   name: 'count_batch_jobs',
-  sql: `${countFunction('count_by_look_up', onlyLookUps)}
-${countFunction('count_by_merge', onlyMerges)}
+  sql: `${byLookUp}
+${byMerge}
 
 create or replace function sluice.count_batch_jobs(p_batch uuid)
 returns table (state text, n bigint, own boolean, fused bigint, last_ended_at timestamptz) language plpgsql stable

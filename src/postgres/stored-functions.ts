@@ -11,6 +11,7 @@ import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
 import { batchEventsFunction } from './read-batch-events.ts';
 import { etaFunctions } from './read-eta.ts';
+import { unfinishedFunctions } from './read-unfinished.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
 
 export const storedFunctions: readonly { readonly name: string; readonly sql: string }[] = [
@@ -26,4 +27,5 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   countBatchJobsFunctions,
   batchEventsFunction,
   etaFunctions,
+  unfinishedFunctions,
 ];

@@ -1,4 +1,5 @@
 /** Follow a batch: read it, wait for its end, list or export its items, and listen to what happens. */
+import { setMaxListeners } from 'node:events';
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
@@ -40,6 +41,8 @@ export type BatchReadDependencies = BatchDependencies & WatchDependencies & { re
 export function batchReadRoutes(app: FastifyInstance, deps: BatchReadDependencies): void {
   const watches = new BatchWatches(deps);
   const closing = new AbortController();
+  // One for each client that waits.
+  setMaxListeners(0, closing.signal);
   app.addHook('preClose', async () => closing.abort());
   addBatch(app, deps, watches, closing.signal);
   addItems(app, deps);

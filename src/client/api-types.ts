@@ -204,7 +204,6 @@ export interface RedriveInput {
     /**
      * Only jobs that this batch has brought
      * @format uuid
-     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
      */
     batch_id?: string;
   };
@@ -423,10 +422,6 @@ export interface Problem {
   /** URI that names the kind of problem */
   type: string;
   title: string;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   status: number;
   /** What happened, with which value, and what is allowed */
   detail: string;
@@ -452,7 +447,6 @@ export interface Eta {
   /**
    * When the last of its jobs is expected to end, as things stand
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   at: string;
   /** The rate limit that decides it, or the upstream whose cooldown does; null: neither does, but the time of the calls themselves, worker slots, an order, or a `run_at` */
@@ -461,55 +455,25 @@ export interface Eta {
 
 /** One verdict per item, in order */
 export interface BatchAnswer {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   batch_id: string;
   status: "processing" | "completed";
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   correlation_id: string | null;
   /** The request was sent before under the same Idempotency-Key; this is the first answer again */
   replayed: boolean;
   /** Items by verdict */
   counts: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     total: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     accepted: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     duplicate: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     conflict: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     rejected: number;
   };
   /** In the order of the items sent */
   items: {
-    /**
-     * Place in the batch, from 0
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
+    /** Place in the batch, from 0 */
     index: number;
     /** null: none, or not a legal one */
     idempotency_key: string | null;
@@ -520,7 +484,6 @@ export interface BatchAnswer {
     /**
      * Of the new job, or of the one that has the key
      * @format uuid
-     * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
      */
     job_id?: string;
     job_state?:
@@ -550,48 +513,21 @@ export interface DryRunAnswer {
   /** There is none: nothing was stored */
   batch_id: null;
   status: "processing" | "completed";
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   correlation_id: string | null;
   replayed: false;
   /** Items by verdict */
   counts: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     total: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     accepted: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     duplicate: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     conflict: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     rejected: number;
   };
   /** In the order of the items sent */
   items: {
-    /**
-     * Place in the batch, from 0
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
+    /** Place in the batch, from 0 */
     index: number;
     /** null: none, or not a legal one */
     idempotency_key: string | null;
@@ -628,47 +564,21 @@ export interface DryRunAnswer {
 
 /** A batch, without what its jobs do */
 export interface BatchSummary {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   batch_id: string;
   /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
   status: "incomplete" | "processing" | "completed" | "cancelled";
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   /** When it was called off */
   cancelled_at: string | null;
   correlation_id: string | null;
   /** Items by verdict */
   counts: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     total: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     accepted: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     duplicate: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     conflict: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     rejected: number;
   };
 }
@@ -680,35 +590,21 @@ export interface HeldBy {
   /**
    * Whose call was answered so; its attempt has the answer
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   job_id: string;
-  /**
-   * Of the answer
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Of the answer */
   status: number;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   at: string;
 }
 
 /** How far a batch is */
 export interface BatchProgress {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   batch_id: string;
   /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
   status: "incomplete" | "processing" | "completed" | "cancelled";
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   /** When the last of its jobs ended */
   completed_at: string | null;
@@ -717,73 +613,29 @@ export interface BatchProgress {
   correlation_id: string | null;
   /** Items by verdict */
   counts: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     total: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     accepted: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     duplicate: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     conflict: number;
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     rejected: number;
   };
   /** Jobs behind its accepted and duplicate items, by state */
   jobs: {
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     scheduled: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     ready: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     running: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     succeeded: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     failed: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     held: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     cancelled: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     expired: number;
   };
   /**
@@ -800,11 +652,7 @@ export interface BatchProgress {
 
 /** One item of a batch, and what became of it */
 export interface BatchItem {
-  /**
-   * Place in the batch, from 0
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Place in the batch, from 0 */
   index: number;
   idempotency_key: string | null;
   /** `derived`: the service made the key from the request */
@@ -837,11 +685,7 @@ export interface BatchItem {
 /** One line of the answer */
 export type StreamAnswer =
   | {
-      /**
-       * Place in the batch, from 0
-       * @min -9007199254740991
-       * @max 9007199254740991
-       */
+      /** Place in the batch, from 0 */
       index: number;
       /** null: none, or not a legal one */
       idempotency_key: string | null;
@@ -852,7 +696,6 @@ export type StreamAnswer =
       /**
        * Of the new job, or of the one that has the key
        * @format uuid
-       * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
        */
       job_id?: string;
       job_state?:
@@ -898,7 +741,6 @@ export interface ApiKey {
   /**
    * Names the key in the log (`key_id`) and in this API; it is no secret
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   id: string;
   /** As it was given */
@@ -910,7 +752,6 @@ export interface ApiKey {
   /**
    * When it was made
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   created_at: string;
 }
@@ -919,7 +760,6 @@ export interface NewApiKey {
   /**
    * Names the key in the log (`key_id`) and in this API; it is no secret
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   id: string;
   /** As it was given */
@@ -931,7 +771,6 @@ export interface NewApiKey {
   /**
    * When it was made
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   created_at: string;
   /** Send it as `Authorization: Bearer …`. Shown this once: only its hash is kept */
@@ -940,38 +779,19 @@ export interface NewApiKey {
 
 /** What a redrive has done */
 export interface Redriven {
-  /**
-   * On their way again
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** On their way again */
   redriven: number;
-  /**
-   * Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Left as they are: not dead letters (any more), or not to be retried as things are; retry one by itself to see why */
   skipped: number;
 }
 
 /** One call made for a job */
 export interface Attempt {
-  /**
-   * From 1; every call counts. Goes out as `Sluice-Attempt`
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** From 1; every call counts. Goes out as `Sluice-Attempt` */
   number: number;
-  /**
-   * Of the lease it was made under
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Of the lease it was made under */
   epoch: number;
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   worker_id: string;
   outcome:
     | "success"
@@ -984,17 +804,11 @@ export interface Attempt {
   /** What it took from the budgets of the job */
   charged: "attempt" | "throttle" | "none";
   status: number | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   started_at: string;
   /** When the request left the worker */
   sent_at: string | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   ended_at: string;
   /** From eligible to admitted */
   slot_wait_ms: number | null;
@@ -1019,25 +833,18 @@ export interface Attempt {
       | "not_sent"
       | "unknown";
     status: number | null;
-    /**
-     * @format date-time
-     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-     */
+    /** @format date-time */
     at: string;
   } | null;
 }
 
 /** The call behind an accepted item */
 export interface Job {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   job_id: string;
   /**
    * The batch that brought it
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   batch_id: string;
   idempotency_key: string;
@@ -1063,15 +870,7 @@ export interface Job {
     | "expired";
   /** Why it failed or is held */
   reason: string | null;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   priority: number;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   cost: number;
   payload_version: string | null;
   correlation_id: string | null;
@@ -1083,43 +882,25 @@ export interface Job {
   lease_expires_at: string | null;
   /** The job's own, else the upstream's */
   max_attempts: number | null;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   attempts_used: number;
-  /**
-   * Throttled answers, which spend no attempt
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Throttled answers, which spend no attempt */
   throttles: number;
   /** What says that it succeeded */
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it */
   response: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     status: number;
     excerpt: string | null;
     truncated: boolean;
     sha256: string | null;
   } | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   ended_at: string | null;
   attempts: Attempt[];
   /** Calls that asked the upstream what became of an attempt; charged nothing */
   reconciliations: {
-    /**
-     * @format date-time
-     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-     */
+    /** @format date-time */
     at: string;
     /** null: no answer came */
     status: number | null;
@@ -1130,15 +911,11 @@ export interface Job {
 
 /** A job, without what can be large */
 export interface JobSummary {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   job_id: string;
   /**
    * The batch that brought it
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   batch_id: string;
   idempotency_key: string;
@@ -1159,15 +936,7 @@ export interface JobSummary {
     | "expired";
   /** Why it failed or is held */
   reason: string | null;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   priority: number;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   cost: number;
   payload_version: string | null;
   correlation_id: string | null;
@@ -1179,33 +948,18 @@ export interface JobSummary {
   lease_expires_at: string | null;
   /** The job's own, else the upstream's */
   max_attempts: number | null;
-  /**
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
   attempts_used: number;
-  /**
-   * Throttled answers, which spend no attempt
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Throttled answers, which spend no attempt */
   throttles: number;
   /** What says that it succeeded */
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it; its excerpt is with the job */
   response: {
-    /**
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
     status: number;
     truncated: boolean;
     sha256: string | null;
   } | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
-   */
+  /** @format date-time */
   created_at: string;
   ended_at: string | null;
 }
@@ -1214,10 +968,7 @@ export interface Cooldown {
   /** null: of the whole upstream */
   partition_key: string | null;
   state: "cooling" | "probing";
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   until: string;
   reason: string;
   status: number | null;
@@ -1225,10 +976,7 @@ export interface Cooldown {
   header: string | null;
   /** The job that met it; null: none did, or it is of another tenant */
   job_id: string | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   at: string;
 }
 
@@ -1364,16 +1112,9 @@ export interface Upstream {
   paused: boolean;
   /** @default false */
   allow_private_addresses: boolean;
-  /**
-   * A config file overwrites it only with a higher one
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** A config file overwrites it only with a higher one */
   revision: number;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   updated_at: string;
   cooldowns: Cooldown[];
 }
@@ -1433,16 +1174,9 @@ export interface RateLimit {
   upstreams: string[];
   /** @default [] */
   queues: string[];
-  /**
-   * A config file overwrites it only with a higher one
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** A config file overwrites it only with a higher one */
   revision: number;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   updated_at: string;
 }
 
@@ -1456,16 +1190,9 @@ export interface Queue {
   paused: boolean;
   /** @default "none" */
   ordering: "none" | "fifo";
-  /**
-   * A config file overwrites it only with a higher one
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** A config file overwrites it only with a higher one */
   revision: number;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   updated_at: string;
 }
 
@@ -1474,39 +1201,30 @@ export interface Worker {
   /**
    * New with each start of a process
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   worker_id: string;
   /** Host name of its machine */
   host: string;
-  /**
-   * Its process id there
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Its process id there */
   pid: number;
   /**
    * Worker slots of the process
    * @min 0
-   * @max 9007199254740991
    */
   concurrency: number;
   /**
    * When it registered
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   started_at: string;
   /**
    * Renewed at a third of its length
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   lease_expires_at: string;
   /**
    * Jobs that it holds now
    * @min 0
-   * @max 9007199254740991
    */
   running: number;
   /** What it runs, the longest running first, at most 200 */
@@ -1519,22 +1237,13 @@ export interface Worker {
     upstream: string;
     /** Its partition key */
     partition_key: string | null;
-    /**
-     * Number of the call that is under way
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
+    /** Number of the call that is under way */
     attempt: number;
-    /**
-     * Of the lease
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
+    /** Of the lease */
     epoch: number;
     /**
      * When the claim let it through
      * @format date-time
-     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
      */
     admitted_at: string;
   }[];
@@ -1545,61 +1254,32 @@ export interface Stats {
   /**
    * When this was worked out, on the clock of the database
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d\.\d{3}(?:Z))$
    */
   at: string;
   /** Jobs that are kept, by state */
   jobs: {
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     scheduled: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     ready: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     running: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     succeeded: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     failed: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     held: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     cancelled: number;
-    /**
-     * @min 0
-     * @max 9007199254740991
-     */
+    /** @min 0 */
     expired: number;
   };
   /** Beyond two million ended jobs `succeeded` is an estimate */
   succeeded_is_estimate: boolean;
   /** What has happened lately */
   rates: {
-    /**
-     * Taken over so many seconds until now
-     * @min -9007199254740991
-     * @max 9007199254740991
-     */
+    /** Taken over so many seconds until now */
     seconds: number;
     /**
      * Calls that were started in that time and have ended
@@ -1613,63 +1293,30 @@ export interface Stats {
     ended_per_second: number;
     /** Those calls by outcome */
     attempts: {
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       success: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       rejected: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       throttled: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       error: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       timeout: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       not_sent: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       unknown: number;
     };
     /** Those jobs by state */
     ended: {
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       succeeded: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       failed: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       cancelled: number;
-      /**
-       * @min 0
-       * @max 9007199254740991
-       */
+      /** @min 0 */
       expired: number;
     };
   };
@@ -1682,7 +1329,6 @@ export interface Stats {
     /**
      * Jobs that are due in it
      * @min 0
-     * @max 9007199254740991
      */
     ready: number;
     /** Of what could run now */
@@ -1695,19 +1341,16 @@ export interface Stats {
     /**
      * Processes whose lease is good
      * @min 0
-     * @max 9007199254740991
      */
     live: number;
     /**
      * Their worker slots
      * @min 0
-     * @max 9007199254740991
      */
     slots: number;
     /**
      * Jobs that run
      * @min 0
-     * @max 9007199254740991
      */
     running: number;
   };
@@ -1722,17 +1365,9 @@ export interface RateWindow {
   algorithm: "sliding_window" | "fixed_window" | "token_bucket";
   /** The limit, or the size of the bucket; null: no start limit */
   capacity: number | null;
-  /**
-   * Seconds
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Seconds */
   per: number;
-  /**
-   * Cost that counts now
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Cost that counts now */
   used: number;
   /** Cost that would be admitted now */
   remaining: number | null;
@@ -1740,18 +1375,11 @@ export interface RateWindow {
   window_started_at: string | null;
   /** When room next grows; null while nothing is used */
   resets_at: string | null;
-  /**
-   * Leased calls of the jobs it covers
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Leased calls of the jobs it covers */
   in_flight: number;
   cooldown_until: string | null;
   cooldown: {
-    /**
-     * @format date-time
-     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-     */
+    /** @format date-time */
     until: string;
     reason: string;
     /** The answer that closed it; null: an operator did */
@@ -1760,17 +1388,10 @@ export interface RateWindow {
     header: string | null;
     /** The job that met it; null: none did, or it is of another tenant */
     job_id: string | null;
-    /**
-     * @format date-time
-     * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-     */
+    /** @format date-time */
     at: string;
   } | null;
-  /**
-   * Jobs that are due under it
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Jobs that are due under it */
   waiting_jobs: number;
   /** How long an admission may be used */
   permit_ms: number;
@@ -1779,41 +1400,23 @@ export interface RateWindow {
 export interface RateWindowAudit {
   limit: string;
   partition_key: string | null;
-  /**
-   * Seconds
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Seconds */
   per: number;
-  /**
-   * Largest cost of starts in any interval of one period; their number where each costs 1
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Largest cost of starts in any interval of one period; their number where each costs 1 */
   max_starts: number;
   /** Start of the fullest interval; null: nothing was started */
   at: string | null;
   /** Most that the algorithm allows in any interval of one period, wherever it lies */
   bound: number | null;
-  /**
-   * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z))$
-   */
+  /** @format date-time */
   since: string;
 }
 
 /** The data of a `job` event */
 export interface JobEvent {
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   job_id: string;
-  /**
-   * Place of its item in the batch, from 0; the first where it has several
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** Place of its item in the batch, from 0; the first where it has several */
   index: number;
   idempotency_key: string | null;
   /** `succeeded`, `failed`, `cancelled` or `expired`; or `held`, which a person decides */
@@ -1836,7 +1439,6 @@ export interface Explanation {
   /**
    * The job that was asked about
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   job_id: string;
   /** As it is now */
@@ -1881,10 +1483,7 @@ export interface Explanation {
 /** What became of an idempotency key; lives as long as the key */
 export interface Receipt {
   idempotency_key: string;
-  /**
-   * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
-   */
+  /** @format uuid */
   job_id: string;
   /** Of the job, also while it is unfinished */
   state:
@@ -1898,11 +1497,7 @@ export interface Receipt {
     | "expired";
   /** Why it failed or is held */
   reason: string | null;
-  /**
-   * How many calls were made
-   * @min -9007199254740991
-   * @max 9007199254740991
-   */
+  /** How many calls were made */
   attempts: number;
   /** Of the answer that ended the job, or as the receiver told it */
   status: number | null;
@@ -2109,7 +1704,6 @@ export interface AuditRateWindowParams {
   /**
    * RFC 3339; an hour ago by default
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
    */
   since?: string;
   /**
@@ -2204,7 +1798,6 @@ export interface ListDeadLettersParams {
   /**
    * Only jobs that this batch has brought
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   batch_id?: string;
 }
@@ -2372,13 +1965,11 @@ export interface SubmitBatchParams {
   /**
    * Of a stream (`application/x-ndjson`): default of the lines
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
    */
   run_at?: string;
   /**
    * Of a stream (`application/x-ndjson`): default of the lines
    * @format date-time
-   * @pattern ^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:Z|([+-](?:[01]\d|2[0-3]):[0-5]\d)))$
    */
   expires_at?: string;
   /**
@@ -2454,7 +2045,6 @@ export interface ListJobsParams {
   /**
    * Only jobs that this batch has brought
    * @format uuid
-   * @pattern ^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$
    */
   batch_id?: string;
   /** Only jobs with this key: one, or more where a key was forgotten in between */

@@ -10,6 +10,7 @@ import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-pro
 import { z } from 'zod';
 import { operationId } from './operation-id.ts';
 import { problemMediaType, problemSchema } from './problem-details.ts';
+import { refusalsOf, refusalText } from './refusals.ts';
 
 const description =
   'Push a batch of calls at a rate-limited API: every item gets its own verdict, what is accepted is durable, and all ' +
@@ -72,11 +73,9 @@ export function addOpenApi(app: FastifyInstance): void {
       const { scope, otherMedia } = document.route.config ?? {};
       const transformed = (schema: FastifySchema | undefined) =>
         jsonSchemaTransform({ ...document, schema: schema ?? {} });
-      const complete = completeSchema(document.schema, scope);
-      const { schema, url } = transformed({
-        operationId: operationId(String(document.route.method), document.url),
-        ...complete,
-      });
+      const id = document.schema?.operationId ?? operationId(String(document.route.method), document.url);
+      const complete = completeSchema(document.schema, { id, scope, namesOne: /\/:/.test(document.url) });
+      const { schema, url } = transformed(complete);
       if (otherMedia === undefined) return { schema, url };
       const { type, body, status, answer, events } = otherMedia;
       const { schema: other } = transformed({ ...(body && { body }), response: { [status]: answer } });
@@ -86,21 +85,33 @@ export function addOpenApi(app: FastifyInstance): void {
         url,
       };
     },
-    transformObject: (document) => withoutUnused(jsonSchemaTransformObject(document)),
+    transformObject: (document) => withoutNoise(withoutUnused(jsonSchemaTransformObject(document))),
   });
   app.register(swaggerUi, { routePrefix: '/docs', staticCSP: docsPolicy });
   app.get('/openapi.json', { config: { scope: 'open' }, schema: { hide: true } }, async () => app.swagger());
 }
 
-function completeSchema(schema: FastifySchema = {}, scope: string | undefined): FastifySchema {
+interface CompletedBy {
+  readonly id: string;
+  readonly scope: string | undefined;
+  readonly namesOne: boolean;
+}
+
+function completeSchema(schema: FastifySchema = {}, { id, scope, namesOne }: CompletedBy): FastifySchema {
   const open = scope === undefined || scope === 'open';
+  const refusals = refusalsOf({ id, open, namesOne, hasBody: schema.body !== undefined });
   return {
     ...schema,
+    operationId: id,
     security: open ? [] : [{ key: [] }],
     ...(open ? {} : { description: [schema.description, `Scope: \`${scope}\`.`].filter(Boolean).join('\n\n') }),
     response: {
       ...(schema.response as object),
-      ...problemResponse('4xx', 'Refused'),
+      ...Object.assign(
+        {},
+        ...[...refusals].map(([status, codes]) => problemResponse(String(status), refusalText(codes))),
+      ),
+      ...problemResponse('4xx', 'Refused for another reason'),
       ...problemResponse(
         '5xx',
         'Not possible just now (503, with Retry-After where it helps), or a fault of the service',
@@ -161,4 +172,19 @@ function withoutUnused(document: Record<string, unknown>): Record<string, unknow
   look(document.paths);
   const kept = Object.entries(schemas).filter(([name]) => used.has(name));
   return { ...document, components: { ...others, schemas: Object.fromEntries(kept) } };
+}
+
+/** A format says more to a reader than the expression it is checked by, and that integers are safe ones goes without saying. */
+function withoutNoise(document: Record<string, unknown>): Record<string, unknown> {
+  const tidied: unknown = JSON.parse(JSON.stringify(document), (_name, value: unknown) => {
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+    const { pattern, minimum, maximum, ...schema } = value as Record<string, unknown>;
+    return {
+      ...schema,
+      ...(pattern !== undefined && !(typeof schema.format === 'string' && typeof pattern === 'string') && { pattern }),
+      ...(minimum !== undefined && minimum !== Number.MIN_SAFE_INTEGER && { minimum }),
+      ...(maximum !== undefined && maximum !== Number.MAX_SAFE_INTEGER && { maximum }),
+    };
+  });
+  return tidied as Record<string, unknown>;
 }

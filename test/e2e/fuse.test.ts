@@ -2,6 +2,7 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import t, { type Test } from 'tap';
+import type { WorkerPool } from '../../src/worker/worker-pool.ts';
 import { eventually } from '../support/eventually.ts';
 import { defaults, useIntake } from '../support/intake.ts';
 import { startWorker } from '../support/worker.ts';
@@ -50,15 +51,23 @@ t.test(
     });
     let secret = 'old-credential';
     const { connectionString } = intake;
+    const workers: WorkerPool[] = [];
     for (let replica = 0; replica < replicas; replica += 1) {
-      await startWorker(t, { connectionString, concurrency, readSecret: () => secret });
+      workers.push(await startWorker(t, { connectionString, concurrency, readSecret: () => secret }));
     }
+    // As notifications do it in a service.
+    const wake = () => workers.forEach((worker) => void worker.wake());
     const keys = Array.from({ length: 1_000 }, (_, i) => `k${i}`);
     const { body } = await intake.post({ defaults, items: keys.map((key) => ({ idempotency_key: key })) });
+    wake();
     const path = `/v1/batches/${body.batch_id}`;
     const read = async () =>
       (await intake.get<{ jobs: { held: number }; status: string; held_by: unknown }>(path)).body;
-    const resume = () => intake.app.app.inject({ method: 'POST', url: `${path}/resume` });
+    const resume = async () => {
+      const { statusCode } = await intake.app.app.inject({ method: 'POST', url: `${path}/resume` });
+      wake();
+      return statusCode;
+    };
     const held = () => eventually('all of it to be held', async () => (await read()).jobs.held === keys.length);
 
     await held();
@@ -66,14 +75,14 @@ t.test(
     const first = upstream.calls.get('Bearer old-credential')!;
     t.ok(first >= 1 && first <= replicas * concurrency, `${first} calls`);
 
-    t.equal((await resume()).statusCode, 200);
+    t.equal(await resume(), 200);
     await eventually('it to be refused again', async () => upstream.calls.get('Bearer old-credential')! > first);
     await held();
     const again = upstream.calls.get('Bearer old-credential')! - first;
     t.ok(again <= replicas * concurrency, `${again} calls after a resume with the old credentials`);
 
     secret = 'new-credential';
-    t.equal((await resume()).statusCode, 200);
+    t.equal(await resume(), 200);
     await eventually('the end of the batch', async () => (await read()).status === 'completed');
     t.match(await read(), { jobs: { succeeded: keys.length, held: 0 }, held_by: null });
     t.same([...upstream.effects.keys()].sort(), [...keys].sort());

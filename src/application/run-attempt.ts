@@ -14,10 +14,12 @@ import type { Sender } from '../outbound/send-request.ts';
 import type { SettleRow } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
 import { type FaultPoints, noFaultPoints } from '../system/fault-points.ts';
+import type { Logger } from '../system/logger.ts';
 
 export interface RunAttemptDependencies {
   readonly sender: Sender;
   readonly clock: Clock;
+  readonly logger: Logger;
   /** Reads an upstream secret at the time of the call. */
   readonly readSecret: (name: string) => string | undefined;
   readonly faultPoints?: FaultPoints;
@@ -32,27 +34,40 @@ export interface AttemptTerms {
   readonly signal: { readonly aborted: boolean };
 }
 
-/** Runs one attempt of a claimed job to its end. */
+/**
+ * Runs one attempt of a claimed job to its end. An error of ours on the way is logged, and the call taken for one that was sent
+ * and never answered, since nobody knows: the other calls of the process have nothing to do with it.
+ */
 export async function runAttempt(
   job: ClaimedJob,
   upstream: Upstream,
   terms: AttemptTerms,
   deps: RunAttemptDependencies,
 ): Promise<SettleRow> {
+  const { clock } = deps;
   const asks = asksFirst(job, upstream);
-  if (!asks) {
-    const refused = refuseLateResend(job, upstream);
-    if (refused !== null) return toRow(job, { settlement: refused, result: null, endedAfterMs: null });
-  }
-  const request = asks
-    ? buildReconcileRequest(job, upstream, deps.readSecret, newTraceparent())
-    : buildOutboundRequest(job, upstream, deps.readSecret, newTraceparent());
-  const result = 'kind' in request ? request : await call(request, terms, deps);
-  const context = { random01: Math.random(), nowWallMs: deps.clock.wallMs() };
   const decide = asks ? decideReconciliation : decideSettlement;
-  const settlement = decide(job, upstream, result, context);
-  return toRow(job, { settlement, result, endedAfterMs: deps.clock.monotonicMs() - terms.startedAtMs });
+  const context = () => ({ random01: Math.random(), nowWallMs: clock.wallMs() });
+  try {
+    if (!asks) {
+      const refused = refuseLateResend(job, upstream);
+      if (refused !== null) return toRow(job, { settlement: refused, result: null, endedAfterMs: null });
+    }
+    const request = asks
+      ? buildReconcileRequest(job, upstream, deps.readSecret, newTraceparent())
+      : buildOutboundRequest(job, upstream, deps.readSecret, newTraceparent());
+    const result = 'kind' in request ? request : await call(request, terms, deps);
+    const settlement = decide(job, upstream, result, context());
+    return toRow(job, { settlement, result, endedAfterMs: clock.monotonicMs() - terms.startedAtMs });
+  } catch (err) {
+    deps.logger.error({ err, job_id: job.jobId, epoch: job.epoch }, 'a call ended in an error of the service itself');
+    const result = { kind: 'no_answer', reason: 'aborted', error: brokenText, sentAfterMs: 0 } as const;
+    const settlement = decide(job, upstream, result, context());
+    return toRow(job, { settlement, result, endedAfterMs: clock.monotonicMs() - terms.startedAtMs });
+  }
 }
+
+const brokenText = 'an error of the service itself; its log says more';
 
 interface EndedCall {
   readonly settlement: Settlement;

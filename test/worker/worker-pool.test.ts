@@ -1,5 +1,6 @@
 /** What a worker does with what it claimed when time, lease, database or process turn against it. */
 import t from 'tap';
+import type { Sender } from '../../src/outbound/send-request.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import type { FaultPoint, FaultPoints } from '../../src/system/fault-points.ts';
 import { type Claims, useClaims } from '../support/claims.ts';
@@ -204,6 +205,38 @@ for (const [what, point] of [
     gate.open();
   });
 }
+
+t.test('a call that breaks the code that makes it ends by max_attempts, and the others go on', async (t) => {
+  const upstream = await useUpstream(t);
+  const store = await storeWithUpstream(t, upstream.url);
+  await store.putUpstream('api', {
+    base_url: upstream.url,
+    allow_private_addresses: true,
+    retry: { max_attempts: 2, base_ms: 20, cap_ms: 50 },
+  });
+  await store.addJobs({ count: 5 });
+  const breaksAt = (sender: Sender): Sender => ({
+    async send(request, options) {
+      if (request.headers['idempotency-key'] === 'k3') throw new TypeError('nobody thought of this');
+      return sender.send(request, options);
+    },
+    close: () => sender.close(),
+  });
+  await startWorker(t, { connectionString: store.connectionString, around: breaksAt });
+  await eventually('all have ended', async () => (await done(store)).length === 5);
+  const states = await store.database.query<{ key: string; state: string }>(
+    'select j.idempotency_key as key, d.state from sluice.done_jobs d join sluice.jobs j on j.id = d.job_id order by 1',
+  );
+  t.same(
+    states.map(({ key, state }) => `${key} ${state}`),
+    ['k1 succeeded', 'k2 succeeded', 'k3 failed', 'k4 succeeded', 'k5 succeeded'],
+  );
+  const attempts = await store.database.query(
+    `select a.outcome, a.error from sluice.attempts a join sluice.jobs j on j.id = a.job_id where j.idempotency_key = 'k3'`,
+  );
+  const unknown = { outcome: 'unknown', error: 'an error of the service itself; its log says more' };
+  t.same(attempts, [unknown, unknown]);
+});
 
 t.test('a poison job, whose worker dies at each call, ends by max_attempts', async (t) => {
   const upstream = await useUpstream(t, { rules: [{ answer: { gate: 'never' } }] });

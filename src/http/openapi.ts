@@ -74,7 +74,12 @@ export function addOpenApi(app: FastifyInstance): void {
       const transformed = (schema: FastifySchema | undefined) =>
         jsonSchemaTransform({ ...document, schema: schema ?? {} });
       const id = document.schema?.operationId ?? operationId(String(document.route.method), document.url);
-      const complete = completeSchema(document.schema, { id, scope, namesOne: /\/:/.test(document.url) });
+      const complete = completeSchema(document.schema, {
+        id,
+        scope,
+        namesOne: document.url.includes('/:'),
+        mayHaveBody: document.route.method !== 'GET',
+      });
       const { schema, url } = transformed(complete);
       if (otherMedia === undefined) return { schema, url };
       const { type, body, status, answer, events } = otherMedia;
@@ -95,11 +100,12 @@ interface CompletedBy {
   readonly id: string;
   readonly scope: string | undefined;
   readonly namesOne: boolean;
+  readonly mayHaveBody: boolean;
 }
 
-function completeSchema(schema: FastifySchema = {}, { id, scope, namesOne }: CompletedBy): FastifySchema {
+function completeSchema(schema: FastifySchema = {}, { id, scope, namesOne, mayHaveBody }: CompletedBy): FastifySchema {
   const open = scope === undefined || scope === 'open';
-  const refusals = refusalsOf({ id, open, namesOne, hasBody: schema.body !== undefined });
+  const refusals = refusalsOf({ id, open, namesOne, mayHaveBody });
   return {
     ...schema,
     operationId: id,

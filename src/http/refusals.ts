@@ -8,7 +8,8 @@ import { problems } from './problem-details.ts';
 export interface OperationTraits {
   readonly id: string;
   readonly open: boolean;
-  readonly hasBody: boolean;
+  /** Its method can have a body, be it that the operation takes none. */
+  readonly mayHaveBody: boolean;
   /** Names something in its path. */
   readonly namesOne: boolean;
 }
@@ -43,10 +44,10 @@ const own: Readonly<Record<string, readonly ProblemCode[]>> = {
 };
 
 /** Codes by status, in the order of the statuses. */
-export function refusalsOf({ id, open, hasBody, namesOne }: OperationTraits): ReadonlyMap<number, ProblemCode[]> {
+export function refusalsOf({ id, open, mayHaveBody, namesOne }: OperationTraits): ReadonlyMap<number, ProblemCode[]> {
   const codes: ProblemCode[] = [
     'invalid_request',
-    ...(hasBody ? (['malformed_json', 'payload_too_large', 'unsupported_media_type'] as const) : []),
+    ...(mayHaveBody ? (['malformed_json', 'payload_too_large', 'unsupported_media_type'] as const) : []),
     ...(open ? [] : (['unauthorized', 'forbidden', 'database_unavailable', 'overloaded'] as const)),
     ...(namesOne ? (['not_found'] as const) : []),
     ...(own[id] ?? []),

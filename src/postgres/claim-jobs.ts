@@ -12,6 +12,7 @@
  * job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
  * statistics say that these tables are empty, and a plan that believes them reads every dead row.
  */
+import { v7 as newId } from 'uuid';
 import type { ClaimedJob } from '../domain/job.ts';
 import { type Database, queryRows, withClient } from './database.ts';
 
@@ -212,10 +213,11 @@ $$;
 
 -- p_slots: calls that may start at once; p_ahead: jobs that may be had beside, to start within milliseconds. p_from_*: by lane, the
 -- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
--- p_window_*: by limit, where its window's row was a moment ago.
+-- p_window_*: by limit, where its window's row was a moment ago. p_claim: known by this name until its jobs ahead may be started.
 create or replace function sluice.claim_jobs(p_worker uuid, p_slots int, p_ahead int default 0, p_from_lane bigint[] default '{}',
                                              p_from_rank int[] default '{}', p_from_seq bigint[] default '{}',
-                                             p_window_name text[] default '{}', p_window_at tid[] default '{}')
+                                             p_window_name text[] default '{}', p_window_at tid[] default '{}',
+                                             p_claim uuid default null)
 returns table (
   job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
   reconcile_failures int,
@@ -253,6 +255,7 @@ declare
   v_window_name text[] := p_window_name;
   v_window_at tid[] := p_window_at;
   v_place int;
+  v_given int := 0;
   -- Found empty from their place on: they stay open, so that a busy lane is not closed and woken many times a second.
   v_lingering bigint[] := '{}';
   c record;
@@ -689,10 +692,10 @@ begin
                     x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.at, p.permit, p.charged, p.ord),
         leased as (
           insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
-                                           admitted_at, charged, counted, epoch, calls, attempts_used, throttles, first_sent_at,
+                                           admitted_at, charged, counted, claim_ahead, epoch, calls, attempts_used, throttles, first_sent_at,
                                            outcome_unknown, reconcile_failures)
           select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
-                 x.at, x.charged, g_counted, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
+                 x.at, x.charged, g_counted, case when v_given + x.ord > p_slots then p_claim end, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
                  x.reconcile_failures
             from gone x)
         select x.job_id, x.epoch + 1, x.calls, x.attempts_used, x.throttles,
@@ -704,6 +707,7 @@ begin
                v_version, null::float8, null::boolean, null::boolean, null::boolean,
                null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[]
           from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
+        v_given := v_given + array_length(p_lane, 1);
       end if;
 
       if p_fail_lane <> '{}' then
@@ -742,6 +746,7 @@ begin
     exit when v_visited = 0;
   end loop;
   if v_left <= 0 or v_round >= k_most_rounds then v_more := true; end if;
+  if v_given > p_slots and p_claim is not null then insert into sluice.claims_ahead (id, worker_id) values (p_claim, p_worker); end if;
 
   job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
   at_lane := v_at_lane; at_rank := v_at_rank; at_seq := v_at_seq; lingers := v_lingering <> '{}';
@@ -774,6 +779,10 @@ export interface Claim {
   readonly leaseLost: boolean;
   /** How far it came in each lane that it took from. */
   readonly places: readonly LanePlace[];
+  /** As it was asked for. */
+  readonly slots: number;
+  /** Names this claim where it brought jobs ahead: those after the first `slots`. They may be called once a settle has let them go. */
+  readonly aheadId: string | null;
   /** Where the rows of windows are that it charged. */
   readonly windows: readonly WindowPlace[];
   /** A lane had nothing behind the place that was given for it, and was left open: it is to be looked at from its start soon. */
@@ -851,9 +860,10 @@ export async function claimJobs(
   slots: number,
   { ahead = 0, from = [], windows = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
+  const claimId = ahead > 0 ? newId() : null;
   const rows = await withClient(database.pool, async (client) => {
     const text =
-      'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[], $8::tid[])';
+      'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[], $8::tid[], $9::uuid)';
     const values = [
       workerId,
       slots,
@@ -863,6 +873,7 @@ export async function claimJobs(
       from.map(({ seq }) => seq),
       windows.map(({ limit }) => limit),
       windows.map(({ at }) => at),
+      claimId,
     ];
     const claimed = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', withinMs);
     // Claims that find nothing come at any time, and change nothing.
@@ -874,6 +885,8 @@ export async function claimJobs(
   const { at_lane, at_rank, at_seq, window_name, window_at } = summary;
   return {
     jobs: rows.map(toClaimedJob),
+    slots,
+    aheadId: rows.length > slots ? claimId : null,
     definitionsVersion: summary.definitions_version,
     nextInMs: summary.next_in_ms,
     busy: summary.busy,

@@ -77,7 +77,11 @@ export type OrphanedJob = Pick<
   | 'firstSentAgeMs'
   | 'outcomeUnknown'
   | 'reconcileFailures'
-> & { readonly workerId: string };
+> & {
+  readonly workerId: string;
+  /** It waited for its slot: its call was surely not made. */
+  readonly neverCalled: boolean;
+};
 
 /**
  * Jobs whose worker's lease has run out or whose worker is gone, at most `limit`. Nothing is locked: the settle is fenced.
@@ -93,7 +97,8 @@ export async function findOrphanedJobs(
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
             r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
             (extract(epoch from clock_timestamp() - sluice.key_age_start(r.first_sent_at, j.key_age_from)) * 1000)::float8 as "firstSentAgeMs",
-            r.outcome_unknown as "outcomeUnknown", r.reconcile_failures as "reconcileFailures"
+            r.outcome_unknown as "outcomeUnknown", r.reconcile_failures as "reconcileFailures",
+            exists (select 1 from sluice.claims_ahead a where a.id = r.claim_ahead) as "neverCalled"
        from sluice.running_jobs r join sluice.jobs j on j.id = r.job_id
        left join sluice.workers w on w.id = r.worker_id
       where (w.id is null or w.lease_expires_at < clock_timestamp())
@@ -103,6 +108,20 @@ export async function findOrphanedJobs(
     undefined,
     options,
   );
+}
+
+/** Clears away what claims of workers that are gone have left; those of a worker that is there end with its settles. */
+export async function sweepClaimsAhead(database: Database, limit: number): Promise<number> {
+  const rows = await database.query(
+    `delete from sluice.claims_ahead c where c.id in (
+       select o.id from sluice.claims_ahead o
+        where not exists (select 1 from sluice.workers w where w.id = o.worker_id)
+          and not exists (select 1 from sluice.running_jobs r where r.claim_ahead = o.id)
+        limit $1::int for update skip locked)
+     returning c.id`,
+    [limit],
+  );
+  return rows.length;
 }
 
 /** Clears away workers whose lease ran out and that hold no job. Gives how many. */

@@ -391,11 +391,22 @@ export const runningJobs = sluice.table(
     charged: text('charged'),
     /** In an index of leases, because a limit, a ramp or an order counts them. */
     counted: boolean('counted').notNull().default(false),
+    /** The claim that brought it ahead of its slot; while that has a row in `claims_ahead`, its call has not been started. */
+    claimAhead: uuid('claim_ahead'),
     ...ledger(),
     reconcileFailures: reconcileFailures(),
   },
   (t) => [index('running_jobs_counted').on(t.groupId, t.laneId).where(sql`${t.counted}`)],
 );
+
+/**
+ * Claims that brought jobs ahead of the slots of their worker, which may not start these before the row is gone: so jobs that a
+ * worker leaves behind are known not to have been called.
+ */
+export const claimsAhead = sluice.table('claims_ahead', {
+  id: uuid('id').primaryKey(),
+  workerId: uuid('worker_id').notNull(),
+});
 
 /** Not due: scheduled (a time will wake it) or held (a person decides). */
 export const parkedJobs = sluice.table(

@@ -8,9 +8,9 @@ import { decideReconciliation } from '../domain/reconcile.ts';
 import { asksFirst, decideSettlement } from '../domain/settle.ts';
 import { closeSilentStreams } from '../postgres/batch-streams.ts';
 import { type Database, patientMs, ranOutOfTime, type StatementOptions } from '../postgres/database.ts';
-import { findOrphanedJobs, type OrphanedJob, sweepWorkers } from '../postgres/leases.ts';
+import { findOrphanedJobs, type OrphanedJob, sweepClaimsAhead, sweepWorkers } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
-import { type SettleRow, settleJobs } from '../postgres/settle-jobs.ts';
+import { type SettleRow, settleJobs, untouched } from '../postgres/settle-jobs.ts';
 import { newSweepCursor, type SweepCursor, sweepCooldowns, sweepLanes, sweepWindows } from '../postgres/sweep.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
@@ -52,6 +52,8 @@ export interface SweepCounts {
   readonly lanes: number;
   readonly windows: number;
   readonly cooldowns: number;
+  /** Marks of claims whose worker is gone. */
+  readonly claimsAhead: number;
   /** Batches whose stream was not resumed in time; they are taken as they are. */
   readonly streams: number;
 }
@@ -61,6 +63,7 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
   return {
     lanes: await sweepLanes(database, cursor, { idleSeconds: idleLaneSeconds, most: mostSwept }),
     windows: await sweepWindows(database, cursor, { most: mostSwept }),
+    claimsAhead: await sweepClaimsAhead(database, mostSwept),
     cooldowns: await sweepCooldowns(database, { idleSeconds: oldCooldownSeconds, most: mostSwept }),
     streams: await closeSilentStreams(database, { silentSeconds: silentStreamSeconds, most: mostSwept }),
   };
@@ -88,12 +91,16 @@ async function reap(
   for (const job of orphans) {
     const upstream = definitions.upstreams.get(job.upstream);
     if (upstream === undefined) continue;
+    const rows = byWorker.get(job.workerId) ?? [];
+    byWorker.set(job.workerId, rows);
+    if (job.neverCalled) {
+      rows.push(untouched(job));
+      continue;
+    }
     const context = { random01: Math.random(), nowWallMs: clock.wallMs() };
     const asked = asksFirst(job, upstream);
     const decide = asked ? decideReconciliation : decideSettlement;
     const settlement = decide(job, upstream, { kind: 'lease_expired' }, context);
-    const rows = byWorker.get(job.workerId) ?? [];
-    byWorker.set(job.workerId, rows);
     rows.push({
       ...settlement,
       jobId: job.jobId,

@@ -1,6 +1,6 @@
 /**
  * The worker's slots: at most so many calls at once. Jobs that were claimed beyond the free slots wait here for milliseconds,
- * in the order of the claim; one whose time runs out meanwhile is given back.
+ * in the order of the claim: first until they may be called at all, then for a slot. One whose time runs out is given back.
  */
 import type { Clock } from '../system/clock.ts';
 
@@ -17,7 +17,10 @@ export interface SlotsOptions<Job> {
 
 export class Slots<Job> {
   readonly #options: SlotsOptions<Job>;
+  /** May be called. */
   #waiting: Job[] = [];
+  /** Must not be called yet. */
+  #later: Job[] = [];
   #calls = 0;
   #watching = false;
 
@@ -27,18 +30,27 @@ export class Slots<Job> {
 
   /** Slots that no job is running in or waiting for. */
   get free(): number {
-    return Math.max(0, this.#options.size - this.#calls - this.#waiting.length);
+    return Math.max(0, this.#options.size - this.#calls - this.waiting);
   }
 
-  /** Jobs that wait for a slot. */
+  /** Jobs that wait, whatever for. */
   get waiting(): number {
-    return this.#waiting.length;
+    return this.#waiting.length + this.#later.length;
   }
 
-  add(jobs: readonly Job[]): void {
+  /** @param later those that must not be called before `letGo` */
+  add(jobs: readonly Job[], later: readonly Job[] = []): void {
+    this.#later.push(...later);
     this.#waiting.push(...jobs);
     this.#fill();
-    if (this.#waiting.length > 0 && !this.#watching) void this.#watch();
+    if (this.waiting > 0 && !this.#watching) void this.#watch();
+  }
+
+  /** Those that wait and are such may be called. */
+  letGo(which: (job: Job) => boolean): void {
+    this.#waiting.push(...this.#later.filter(which));
+    this.#later = this.#later.filter((job) => !which(job));
+    this.#fill();
   }
 
   /** A call is over. */
@@ -49,9 +61,10 @@ export class Slots<Job> {
 
   /** Gives back those that wait and are such. */
   clear(which: (job: Job) => boolean): void {
-    const back = this.#waiting.filter(which);
+    const back = [...this.#waiting.filter(which), ...this.#later.filter(which)];
     if (back.length === 0) return;
     this.#waiting = this.#waiting.filter((job) => !which(job));
+    this.#later = this.#later.filter((job) => !which(job));
     this.#options.giveBack(back);
   }
 
@@ -67,8 +80,8 @@ export class Slots<Job> {
   async #watch(): Promise<void> {
     const { clock, goodUntilMs } = this.#options;
     this.#watching = true;
-    while (this.#waiting.length > 0) {
-      const first = Math.min(...this.#waiting.map(goodUntilMs));
+    while (this.waiting > 0) {
+      const first = Math.min(...this.#waiting.map(goodUntilMs), ...this.#later.map(goodUntilMs));
       await clock.sleep(Math.max(1, first - clock.monotonicMs()));
       const now = clock.monotonicMs();
       this.clear((job) => goodUntilMs(job) <= now);

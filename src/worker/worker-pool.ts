@@ -15,7 +15,7 @@ import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
-import type { SettleRow } from '../postgres/settle-jobs.ts';
+import { type SettleRow, untouched } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
@@ -57,6 +57,8 @@ interface Held {
   /** Before the claim query left, by both clocks. */
   readonly startedAtMs: number;
   readonly startedWallMs: number;
+  /** The claim that brought it ahead of its slot, so that the store has to hear of its call first; null: it had one. */
+  readonly aheadOf: string | null;
 }
 
 export class WorkerPool {
@@ -93,6 +95,7 @@ export class WorkerPool {
       logger,
       workerId,
       onSettled: (rows, stale) => this.#onSettled(rows, stale),
+      onLetGo: (claims) => this.#slots.letGo(({ aheadOf }) => aheadOf !== null && claims.includes(aheadOf)),
     });
     this.#claims = new ClaimLoop({
       database,
@@ -178,12 +181,13 @@ export class WorkerPool {
       return;
     }
     // Held from the first moment on: a slot is taken before anything is waited for.
-    const held: Held[] = claim.jobs.map((job) => ({
+    const held: Held[] = claim.jobs.map((job, place) => ({
       job,
       upstream: undefined,
       cancel: { aborted: false },
       startedAtMs,
       startedWallMs,
+      aheadOf: place < claim.slots ? null : claim.aheadId,
     }));
     for (const each of held) this.#held.set(leaseOf(each.job), each);
     let definitions: Definitions | undefined;
@@ -194,7 +198,11 @@ export class WorkerPool {
     }
     for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
     this.#ahead.claimed();
-    this.#slots.add(held);
+    if (claim.aheadId !== null) this.#settler.letGo(claim.aheadId);
+    this.#slots.add(
+      held.filter(({ aheadOf }) => aheadOf === null),
+      held.filter(({ aheadOf }) => aheadOf !== null),
+    );
   }
 
   /** What the next claim may bring. It is asked for jobs ahead only when half of those at hand are used up. */
@@ -346,31 +354,4 @@ function leaseOf({ jobId, epoch }: Pick<ClaimedJob, 'jobId' | 'epoch'>): string 
 
 function blowsFuse({ next }: SettleRow): boolean {
   return next.kind === 'held' && next.reason === fuseReason;
-}
-
-/** Back to its place as if it had not been claimed. */
-function untouched(job: Pick<ClaimedJob, 'jobId' | 'epoch' | 'upstream' | 'outcomeUnknown'>): SettleRow {
-  return {
-    jobId: job.jobId,
-    epoch: job.epoch,
-    upstream: job.upstream,
-    next: { kind: 'ready' },
-    outcome: null,
-    charge: 'none',
-    status: null,
-    sentAfterMs: null,
-    endedAfterMs: null,
-    retryAfterMs: null,
-    retryAfterCapped: false,
-    excerpt: null,
-    truncated: false,
-    sha256: null,
-    error: null,
-    mayHaveHadEffect: false,
-    outcomeUnknown: job.outcomeUnknown,
-    answeredWithoutThrottle: false,
-    throttle: null,
-    permitUnused: true,
-    reconciliation: null,
-  };
 }

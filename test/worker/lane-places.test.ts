@@ -9,6 +9,8 @@ const windows = [{ limit: 'quota', at: '(3,1)' }];
 function claim(...places: Claim['places']): Claim {
   return {
     jobs: [],
+    slots: 1,
+    aheadId: null,
     definitionsVersion: 1,
     nextInMs: null,
     busy: false,

@@ -46,6 +46,19 @@ t.test('what waits for longer than it is good goes back, and what runs stays', a
   t.equal(slots.free, 1);
 });
 
+t.test('some must not start before they are let go, and then in their order behind those that may', async (t) => {
+  const { slots, started, back } = newSlots({ size: 3 });
+  slots.add(['a'], ['x1', 'y', 'x2']);
+  t.same(started, ['a']);
+  t.equal(slots.free, 0, 'slots that they wait for are not free');
+  slots.letGo((job) => job.startsWith('x'));
+  t.same(started, ['a', 'x1', 'x2']);
+  slots.ended();
+  t.same(started, ['a', 'x1', 'x2'], 'the other is not let go');
+  slots.clear(() => true);
+  t.same(back, ['y']);
+});
+
 t.test('some of those that wait are asked back', async (t) => {
   const { slots, started, back } = newSlots({ size: 1 });
   slots.add(['a', 'x1', 'b', 'x2']);

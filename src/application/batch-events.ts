@@ -18,6 +18,8 @@ export type BatchEvent =
 
 /** Items looked at by one statement: what a client's memory costs here. */
 const pageItems = 1_000;
+/** Between two that say how far it is; a little less than between two counts, so that none of these is passed over. */
+const progressGapMs = 400;
 /** Between two tries while the database is away. */
 const outageMs = 1_000;
 /** Looking for what is new in a large batch may take no more than a sixth of the time. */
@@ -38,6 +40,7 @@ export async function* followBatch(
   let shown = signOf(look.batch);
   let told: string | undefined;
   let nextRoundMs = 0;
+  let nextProgressMs = clock.monotonicMs() + progressGapMs;
   yield [{ kind: 'progress', id: eventId(position), batch: look.batch }];
   while (!signal.aborted) {
     const done = isDone(look.batch);
@@ -62,9 +65,11 @@ export async function* followBatch(
       if (resumed) continue;
       told = signOf(look.batch);
     }
-    if (signOf(look.batch) !== shown) {
+    // Others who wait for the batch make it be counted more often: that is not told. The next count comes by itself.
+    if (!done && signOf(look.batch) !== shown && clock.monotonicMs() >= nextProgressMs) {
       shown = signOf(look.batch);
-      if (!done) yield [{ kind: 'progress', id: eventId(position), batch: look.batch }];
+      nextProgressMs = clock.monotonicMs() + progressGapMs;
+      yield [{ kind: 'progress', id: eventId(position), batch: look.batch }];
     }
     if (done) {
       yield [{ kind: 'done', id: eventId({ ...position, done: true }), batch: look.batch }];

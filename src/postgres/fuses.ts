@@ -7,7 +7,7 @@
  * or comes in by a stream sees the mark and is held in the same transaction, or whoever moves the batch's jobs has waited for
  * it (7305005, the batch's row). So the marks matter to a claim only while the jobs are being moved, and a mark that stays
  * costs it nothing. A job that a person has sent on its way since it blew goes on. What is held keeps its ledger and its place.
- * Index used: blown_fuses_moving, jobs_batch, primary keys. Lock order: advisory 7305001 (shared), batches, blown_fuses, job
+ * Index used: blown_fuses_open, jobs_batch, primary keys. Lock order: advisory 7305001 (shared), batches, blown_fuses, job
  * rows, lanes by id, lane_groups by id; in a settle blown_fuses before any row of a job, under 7305002 and 7305005.
  */
 import { settlesLock } from './cancel-jobs.ts';

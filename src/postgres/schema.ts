@@ -245,7 +245,7 @@ export const blownFuses = sluice.table(
     /** When a person last said that it may go on; null: not since it blew. */
     resumedAt: instant('resumed_at'),
   },
-  (t) => [index('blown_fuses_moving').on(t.state).where(sql`${t.state} in ('holding', 'resuming')`)],
+  (t) => [index('blown_fuses_open').on(t.state).where(sql`${t.state} <> 'resumed'`)],
 );
 
 /**

@@ -82,7 +82,8 @@ declare
   v_lanes bigint[];
   v_dear boolean;
 begin
-  if not exists (select 1 from sluice.blown_fuses f where f.state in ('holding', 'held')) then return 0; end if;
+  -- In the words of the index.
+  if not exists (select 1 from sluice.blown_fuses f where f.state <> 'resumed') then return 0; end if;
   v_jobs := array(select sluice.behind_fuse(p_jobs));
   if v_jobs = '{}' then return 0; end if;
   update sluice.parked_jobs p

@@ -7,8 +7,9 @@ import type { Clock } from '../system/clock.ts';
 
 /** What a claim may bring ahead lasts for so long, in milliseconds: the permits of what it brings run meanwhile. */
 const longestMs = 20;
-/** After permits that ran out, and how fast it grows again by each claim without. */
+/** After jobs whose time ran out while they waited (those of one claim do so together), and how it grows again with each claim. */
 const shrinkBy = 0.5;
+const togetherMs = 20;
 const growMs = 0.25;
 /** Never more than this, whatever the speed: bounds what a process holds. */
 const mostJobs = 512;
@@ -22,6 +23,7 @@ export class ClaimAhead {
   /** Calls ended per millisecond. */
   #speed = 0;
   #aheadMs = longestMs;
+  #shrunkAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -33,8 +35,11 @@ export class ClaimAhead {
     this.#ended += 1;
   }
 
-  /** A permit ran out while its job waited here. */
+  /** A job's time ran out while it waited for its slot, or for its connection. */
   expired(): void {
+    const now = this.#clock.monotonicMs();
+    if (now - this.#shrunkAtMs < togetherMs) return;
+    this.#shrunkAtMs = now;
     this.#aheadMs *= shrinkBy;
   }
 

@@ -11,8 +11,8 @@ export interface SlotsOptions<Job> {
   readonly start: (job: Job) => void;
   /** When a job that waits is to be given back, by `clock.monotonicMs()`. */
   readonly goodUntilMs: (job: Job) => number;
-  /** These have waited for too long, or are asked back. */
-  readonly giveBack: (jobs: readonly Job[]) => void;
+  /** These have waited for too long (`late`), or are asked back. */
+  readonly giveBack: (jobs: readonly Job[], late: boolean) => void;
 }
 
 export class Slots<Job> {
@@ -61,11 +61,15 @@ export class Slots<Job> {
 
   /** Gives back those that wait and are such. */
   clear(which: (job: Job) => boolean): void {
+    this.#giveBack(which, false);
+  }
+
+  #giveBack(which: (job: Job) => boolean, late: boolean): void {
     const back = [...this.#waiting.filter(which), ...this.#later.filter(which)];
     if (back.length === 0) return;
     this.#waiting = this.#waiting.filter((job) => !which(job));
     this.#later = this.#later.filter((job) => !which(job));
-    this.#options.giveBack(back);
+    this.#options.giveBack(back, late);
   }
 
   #fill(): void {
@@ -84,7 +88,7 @@ export class Slots<Job> {
       const first = Math.min(...this.#waiting.map(goodUntilMs), ...this.#later.map(goodUntilMs));
       await clock.sleep(Math.max(1, first - clock.monotonicMs()));
       const now = clock.monotonicMs();
-      this.clear((job) => goodUntilMs(job) <= now);
+      this.#giveBack((job) => goodUntilMs(job) <= now, true);
     }
     this.#watching = false;
   }

@@ -112,7 +112,7 @@ export class WorkerPool {
       size: concurrency,
       start: (held) => this.#call(held),
       goodUntilMs: ({ job, startedAtMs }) => startedAtMs + (job.permitMs ?? longestWaitMs),
-      giveBack: (jobs) => this.#giveBack(jobs),
+      giveBack: (jobs, late) => this.#giveBack(jobs, late),
     });
     this.#ahead = new ClaimAhead(clock);
     this.#permits = new PermitWatch({ clock, logger });
@@ -281,9 +281,9 @@ export class WorkerPool {
   }
 
   /** These have no slot, and get none here: they go back untouched. */
-  #giveBack(jobs: readonly Held[]): void {
+  #giveBack(jobs: readonly Held[], late: boolean): void {
+    if (late) this.#ahead.expired();
     for (const { job } of jobs) {
-      if (job.permitMs !== null) this.#ahead.expired();
       this.#held.delete(leaseOf(job));
       this.#settler.add(untouched(job));
     }

@@ -168,6 +168,7 @@ export interface StreamLineInput {
   payload_version?: string | null;
 }
 
+/** A key to make */
 export interface ApiKeyRequestInput {
   /**
    * For people: who uses it, where
@@ -220,6 +221,7 @@ export interface RedriveInput {
   fresh_key?: boolean;
 }
 
+/** A third-party API, or a group of its endpoints with a quota of its own */
 export interface UpstreamDefinitionInput {
   /**
    * A job's path is appended and cannot leave it
@@ -251,12 +253,16 @@ export interface UpstreamDefinitionInput {
    */
   timeout_ms?: number;
   /**
+   * For the connection, TLS included, in milliseconds
    * @min 1
    * @max 900000
    * @default 5000
    */
   connect_timeout_ms?: number;
-  /** @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400} */
+  /**
+   * How often, and after which waits, a call is made again
+   * @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400}
+   */
   retry?: {
     /**
      * Attempts a job may spend; throttles are counted apart
@@ -343,12 +349,19 @@ export interface UpstreamDefinitionInput {
      */
     statuses?: number[];
   };
-  /** @default false */
+  /**
+   * Its jobs wait
+   * @default false
+   */
   paused?: boolean;
-  /** @default false */
+  /**
+   * Calls may go to loopback, private, link-local and metadata addresses
+   * @default false
+   */
   allow_private_addresses?: boolean;
 }
 
+/** How many starts per period, over which upstreams and queues */
 export interface RateLimitDefinitionInput {
   /** Starts per period; 0 pauses; null: no start limit */
   limit: number | null;
@@ -359,7 +372,10 @@ export interface RateLimitDefinitionInput {
    * @default 1
    */
   per?: number;
-  /** @default "sliding_window" */
+  /**
+   * How starts are counted: see the README for the bound that each gives
+   * @default "sliding_window"
+   */
   algorithm?: "sliding_window" | "fixed_window" | "token_bucket";
   /**
    * token_bucket: most tokens; 0: ceil(limit / per)
@@ -395,16 +411,29 @@ export interface RateLimitDefinitionInput {
    * @default false
    */
   shares_cooldown?: boolean;
-  /** @default [] */
+  /**
+   * It covers jobs of these upstreams
+   * @default []
+   */
   upstreams?: string[];
-  /** @default [] */
+  /**
+   * It covers jobs of these queues
+   * @default []
+   */
   queues?: string[];
 }
 
+/** A named group of jobs */
 export interface QueueDefinitionInput {
-  /** @default false */
+  /**
+   * Its jobs wait
+   * @default false
+   */
   paused?: boolean;
-  /** @default "none" */
+  /**
+   * `fifo`: one unfinished job at a time per lane, in order of acceptance
+   * @default "none"
+   */
   ordering?: "none" | "fifo";
 }
 
@@ -418,10 +447,13 @@ export interface EvidenceInput {
   note?: string | null;
 }
 
+/** What was refused or went wrong (RFC 9457) */
 export interface Problem {
   /** URI that names the kind of problem */
   type: string;
+  /** The kind of problem, in words */
   title: string;
+  /** Its status */
   status: number;
   /** What happened, with which value, and what is allowed */
   detail: string;
@@ -455,20 +487,33 @@ export interface Eta {
 
 /** One verdict per item, in order */
 export interface BatchAnswer {
-  /** @format uuid */
+  /**
+   * Id of the batch
+   * @format uuid
+   */
   batch_id: string;
+  /** Its status */
   status: "processing" | "completed";
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
   /** The request was sent before under the same Idempotency-Key; this is the first answer again */
   replayed: boolean;
   /** Items by verdict */
   counts: {
+    /** All of them */
     total: number;
+    /** Stored; they will run */
     accepted: number;
+    /** The key is known with the same request */
     duplicate: number;
+    /** The key is known with another request */
     conflict: number;
+    /** Not taken; `errors` says why */
     rejected: number;
   };
   /** In the order of the items sent */
@@ -486,6 +531,7 @@ export interface BatchAnswer {
      * @format uuid
      */
     job_id?: string;
+    /** State of that job when this was answered */
     job_state?:
       | "scheduled"
       | "ready"
@@ -497,6 +543,7 @@ export interface BatchAnswer {
       | "expired";
     /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
     needs_retry?: true;
+    /** What is wrong; empty or absent: nothing is */
     errors?: {
       /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
       pointer?: string;
@@ -512,17 +559,28 @@ export interface BatchAnswer {
 export interface DryRunAnswer {
   /** There is none: nothing was stored */
   batch_id: null;
+  /** Its status */
   status: "processing" | "completed";
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
+  /** It was sent before; this is the first answer again */
   replayed: false;
   /** Items by verdict */
   counts: {
+    /** All of them */
     total: number;
+    /** Stored; they will run */
     accepted: number;
+    /** The key is known with the same request */
     duplicate: number;
+    /** The key is known with another request */
     conflict: number;
+    /** Not taken; `errors` says why */
     rejected: number;
   };
   /** In the order of the items sent */
@@ -537,6 +595,7 @@ export interface DryRunAnswer {
     verdict: "accepted" | "duplicate" | "conflict" | "rejected";
     /** Of the job that has the key; null where the batch itself would make it */
     job_id?: string | null;
+    /** State of that job when this was answered */
     job_state?:
       | "scheduled"
       | "ready"
@@ -548,6 +607,7 @@ export interface DryRunAnswer {
       | "expired";
     /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
     needs_retry?: true;
+    /** What is wrong; empty or absent: nothing is */
     errors?: {
       /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
       pointer?: string;
@@ -557,6 +617,7 @@ export interface DryRunAnswer {
       message: string;
     }[];
   }[];
+  /** Nothing was stored */
   dry_run: true;
   /** When it would be done, were it submitted now */
   eta: Eta | null;
@@ -564,21 +625,33 @@ export interface DryRunAnswer {
 
 /** A batch, without what its jobs do */
 export interface BatchSummary {
-  /** @format uuid */
+  /**
+   * Id of the batch
+   * @format uuid
+   */
   batch_id: string;
   /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
   status: "incomplete" | "processing" | "completed" | "cancelled";
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
   /** When it was called off */
   cancelled_at: string | null;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
   /** Items by verdict */
   counts: {
+    /** All of them */
     total: number;
+    /** Stored; they will run */
     accepted: number;
+    /** The key is known with the same request */
     duplicate: number;
+    /** The key is known with another request */
     conflict: number;
+    /** Not taken; `errors` says why */
     rejected: number;
   };
 }
@@ -594,48 +667,87 @@ export interface HeldBy {
   job_id: string;
   /** Of the answer */
   status: number;
-  /** @format date-time */
+  /**
+   * When that was
+   * @format date-time
+   */
   at: string;
 }
 
 /** How far a batch is */
 export interface BatchProgress {
-  /** @format uuid */
+  /**
+   * Id of the batch
+   * @format uuid
+   */
   batch_id: string;
   /** `incomplete`: it comes as a stream that has not been ended; more items may come. `completed`: all jobs behind it have ended; `held` is no end. `cancelled`: it was called off, and nothing that it has brought goes on */
   status: "incomplete" | "processing" | "completed" | "cancelled";
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
   /** When the last of its jobs ended */
   completed_at: string | null;
   /** When it was called off */
   cancelled_at: string | null;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
   /** Items by verdict */
   counts: {
+    /** All of them */
     total: number;
+    /** Stored; they will run */
     accepted: number;
+    /** The key is known with the same request */
     duplicate: number;
+    /** The key is known with another request */
     conflict: number;
+    /** Not taken; `errors` says why */
     rejected: number;
   };
   /** Jobs behind its accepted and duplicate items, by state */
   jobs: {
-    /** @min 0 */
+    /**
+     * Waits for its `run_at`, or for its next attempt
+     * @min 0
+     */
     scheduled: number;
-    /** @min 0 */
+    /**
+     * May run as soon as windows and slots allow
+     * @min 0
+     */
     ready: number;
-    /** @min 0 */
+    /**
+     * A worker has it
+     * @min 0
+     */
     running: number;
-    /** @min 0 */
+    /**
+     * Done
+     * @min 0
+     */
     succeeded: number;
-    /** @min 0 */
+    /**
+     * Ended without success
+     * @min 0
+     */
     failed: number;
-    /** @min 0 */
+    /**
+     * A person has to decide
+     * @min 0
+     */
     held: number;
-    /** @min 0 */
+    /**
+     * Called off by a person
+     * @min 0
+     */
     cancelled: number;
-    /** @min 0 */
+    /**
+     * `expires_at` passed before a start
+     * @min 0
+     */
     expired: number;
   };
   /**
@@ -654,10 +766,13 @@ export interface BatchProgress {
 export interface BatchItem {
   /** Place in the batch, from 0 */
   index: number;
+  /** The key that names the intent; null: it has none */
   idempotency_key: string | null;
-  /** `derived`: the service made the key from the request */
+  /** Who made the key; null: there is none */
   key_source: "given" | "derived" | null;
+  /** What became of the item when it was submitted */
   verdict: "accepted" | "duplicate" | "conflict" | "rejected";
+  /** Id of the job; null or absent: there is none */
   job_id: string | null;
   /** As it is now; null where no job is behind the item */
   job_state:
@@ -672,6 +787,7 @@ export interface BatchItem {
     | null;
   /** Of the answer that ended the job */
   response_status: number | null;
+  /** What is wrong; empty or absent: nothing is */
   errors: {
     /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
     pointer?: string;
@@ -698,6 +814,7 @@ export type StreamAnswer =
        * @format uuid
        */
       job_id?: string;
+      /** State of that job when this was answered */
       job_state?:
         | "scheduled"
         | "ready"
@@ -709,6 +826,7 @@ export type StreamAnswer =
         | "expired";
       /** The existing job ended as failed, cancelled or expired; it does not run again by itself */
       needs_retry?: true;
+      /** What is wrong; empty or absent: nothing is */
       errors?: {
         /** JSON pointer (RFC 6901) into what was sent; absent where the whole is at fault */
         pointer?: string;
@@ -737,6 +855,7 @@ export type ExportLine =
       error: Problem;
     };
 
+/** A key, without what it is sent as */
 export interface ApiKey {
   /**
    * Names the key in the log (`key_id`) and in this API; it is no secret
@@ -756,6 +875,7 @@ export interface ApiKey {
   created_at: string;
 }
 
+/** A key that was just made; `key` is shown this once */
 export interface NewApiKey {
   /**
    * Names the key in the log (`key_id`) and in this API; it is no secret
@@ -791,8 +911,12 @@ export interface Attempt {
   number: number;
   /** Of the lease it was made under */
   epoch: number;
-  /** @format uuid */
+  /**
+   * The worker that made it
+   * @format uuid
+   */
   worker_id: string;
+  /** What became of the call; `unknown`: sent, and never answered */
   outcome:
     | "success"
     | "rejected"
@@ -803,17 +927,25 @@ export interface Attempt {
     | "unknown";
   /** What it took from the budgets of the job */
   charged: "attempt" | "throttle" | "none";
+  /** HTTP status of the answer; null: there was none */
   status: number | null;
-  /** @format date-time */
+  /**
+   * When the worker began with it
+   * @format date-time
+   */
   started_at: string;
   /** When the request left the worker */
   sent_at: string | null;
-  /** @format date-time */
+  /**
+   * When its end was known
+   * @format date-time
+   */
   ended_at: string;
   /** From eligible to admitted */
   slot_wait_ms: number | null;
   /** The wait that the answer asked for */
   retry_after_ms: number | null;
+  /** It asked for more than `retry_after_cap_s`, and that is what is waited */
   retry_after_capped: boolean;
   /** First 64 KiB of the answer */
   excerpt: string | null;
@@ -821,9 +953,11 @@ export interface Attempt {
   truncated: boolean;
   /** Over what was read of the answer, hex */
   sha256: string | null;
+  /** What went wrong, where no answer came; null: nothing did */
   error: string | null;
   /** What its worker saw after the job had gone on without it: evidence, which changes nothing */
   late: {
+    /** What became of the call; `unknown`: sent, and never answered */
     outcome:
       | "success"
       | "rejected"
@@ -832,33 +966,49 @@ export interface Attempt {
       | "timeout"
       | "not_sent"
       | "unknown";
+    /** HTTP status of the late answer; null: there was none */
     status: number | null;
-    /** @format date-time */
+    /**
+     * When that was
+     * @format date-time
+     */
     at: string;
   } | null;
 }
 
 /** The call behind an accepted item */
 export interface Job {
-  /** @format uuid */
+  /**
+   * Id of the job; null or absent: there is none
+   * @format uuid
+   */
   job_id: string;
   /**
    * The batch that brought it
    * @format uuid
    */
   batch_id: string;
+  /** The key that names the intent; null: it has none */
   idempotency_key: string;
+  /** Who made the key; null: there is none */
   key_source: "given" | "derived";
+  /** The queue it is in */
   queue: string;
+  /** The upstream it calls */
   upstream: string;
+  /** The account or credential that the quota belongs to; null: none */
   partition_key: string | null;
+  /** HTTP method of the call */
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  /** Path of the call, after the base URL of the upstream */
   path: string;
   /** The item's own, masked but for a short list of harmless ones */
   headers: Partial<Record<string, string>>;
   /** Absent where there is none, or where it is `body_text` */
   body?: unknown;
+  /** The body, where it was given as text */
   body_text?: string;
+  /** Its state */
   state:
     | "scheduled"
     | "ready"
@@ -870,11 +1020,17 @@ export interface Job {
     | "expired";
   /** Why it failed or is held */
   reason: string | null;
+  /** Higher first within a lane */
   priority: number;
+  /** What it takes from each rate limit that covers it */
   cost: number;
+  /** Goes out as `Sluice-Payload-Version`; null: none */
   payload_version: string | null;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
+  /** Not before this time; null: at once */
   run_at: string | null;
+  /** Not started after this time; null: no such time */
   expires_at: string | null;
   /** When it may run next; null where it runs, has ended, is held or paused */
   next_eligible_at: string | null;
@@ -882,6 +1038,7 @@ export interface Job {
   lease_expires_at: string | null;
   /** The job's own, else the upstream's */
   max_attempts: number | null;
+  /** Attempts spent; throttled answers spend none */
   attempts_used: number;
   /** Throttled answers, which spend no attempt */
   throttles: number;
@@ -889,18 +1046,30 @@ export interface Job {
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it */
   response: {
+    /** HTTP status of the answer */
     status: number;
+    /** First 64 KiB of the answer; null: none is kept */
     excerpt: string | null;
+    /** The answer had more than is kept */
     truncated: boolean;
+    /** Over what was read of the answer, hex; null: nothing was */
     sha256: string | null;
   } | null;
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
+  /** When it ended; null: it has not */
   ended_at: string | null;
+  /** Every call made for it, in order */
   attempts: Attempt[];
   /** Calls that asked the upstream what became of an attempt; charged nothing */
   reconciliations: {
-    /** @format date-time */
+    /**
+     * When that was
+     * @format date-time
+     */
     at: string;
     /** null: no answer came */
     status: number | null;
@@ -911,20 +1080,31 @@ export interface Job {
 
 /** A job, without what can be large */
 export interface JobSummary {
-  /** @format uuid */
+  /**
+   * Id of the job; null or absent: there is none
+   * @format uuid
+   */
   job_id: string;
   /**
    * The batch that brought it
    * @format uuid
    */
   batch_id: string;
+  /** The key that names the intent; null: it has none */
   idempotency_key: string;
+  /** Who made the key; null: there is none */
   key_source: "given" | "derived";
+  /** The queue it is in */
   queue: string;
+  /** The upstream it calls */
   upstream: string;
+  /** The account or credential that the quota belongs to; null: none */
   partition_key: string | null;
+  /** HTTP method of the call */
   method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  /** Path of the call, after the base URL of the upstream */
   path: string;
+  /** Its state */
   state:
     | "scheduled"
     | "ready"
@@ -936,11 +1116,17 @@ export interface JobSummary {
     | "expired";
   /** Why it failed or is held */
   reason: string | null;
+  /** Higher first within a lane */
   priority: number;
+  /** What it takes from each rate limit that covers it */
   cost: number;
+  /** Goes out as `Sluice-Payload-Version`; null: none */
   payload_version: string | null;
+  /** As given with the batch; null: none was */
   correlation_id: string | null;
+  /** Not before this time; null: at once */
   run_at: string | null;
+  /** Not started after this time; null: no such time */
   expires_at: string | null;
   /** When it may run next; null where it runs, has ended, is held or paused */
   next_eligible_at: string | null;
@@ -948,6 +1134,7 @@ export interface JobSummary {
   lease_expires_at: string | null;
   /** The job's own, else the upstream's */
   max_attempts: number | null;
+  /** Attempts spent; throttled answers spend none */
   attempts_used: number;
   /** Throttled answers, which spend no attempt */
   throttles: number;
@@ -955,31 +1142,49 @@ export interface JobSummary {
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it; its excerpt is with the job */
   response: {
+    /** HTTP status of the answer */
     status: number;
+    /** The answer had more than is kept */
     truncated: boolean;
+    /** Over what was read of the answer, hex; null: nothing was */
     sha256: string | null;
   } | null;
-  /** @format date-time */
+  /**
+   * When it was stored
+   * @format date-time
+   */
   created_at: string;
+  /** When it ended; null: it has not */
   ended_at: string | null;
 }
 
+/** What a 429 or 503 has closed */
 export interface Cooldown {
   /** null: of the whole upstream */
   partition_key: string | null;
+  /** Its state */
   state: "cooling" | "probing";
-  /** @format date-time */
+  /**
+   * Until when
+   * @format date-time
+   */
   until: string;
+  /** Why; null: there is nothing to say */
   reason: string;
+  /** Its status */
   status: number | null;
   /** The Retry-After that was seen */
   header: string | null;
   /** The job that met it; null: none did, or it is of another tenant */
   job_id: string | null;
-  /** @format date-time */
+  /**
+   * When that was
+   * @format date-time
+   */
   at: string;
 }
 
+/** An upstream as it is stored, and what is closed of it */
 export interface Upstream {
   /**
    * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
@@ -1016,12 +1221,16 @@ export interface Upstream {
    */
   timeout_ms: number;
   /**
+   * For the connection, TLS included, in milliseconds
    * @min 1
    * @max 900000
    * @default 5000
    */
   connect_timeout_ms: number;
-  /** @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400} */
+  /**
+   * How often, and after which waits, a call is made again
+   * @default {"max_attempts":5,"base_ms":500,"cap_ms":30000,"max_throttles":100,"retry_after_cap_s":86400}
+   */
   retry: {
     /**
      * Attempts a job may spend; throttles are counted apart
@@ -1108,17 +1317,28 @@ export interface Upstream {
      */
     statuses: number[];
   };
-  /** @default false */
+  /**
+   * Its jobs wait
+   * @default false
+   */
   paused: boolean;
-  /** @default false */
+  /**
+   * Calls may go to loopback, private, link-local and metadata addresses
+   * @default false
+   */
   allow_private_addresses: boolean;
   /** A config file overwrites it only with a higher one */
   revision: number;
-  /** @format date-time */
+  /**
+   * When it was last changed
+   * @format date-time
+   */
   updated_at: string;
+  /** What is closed just now after a 429 or 503, as a whole or by partition */
   cooldowns: Cooldown[];
 }
 
+/** A rate limit as it is stored */
 export interface RateLimit {
   /**
    * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
@@ -1134,7 +1354,10 @@ export interface RateLimit {
    * @default 1
    */
   per: number;
-  /** @default "sliding_window" */
+  /**
+   * How starts are counted: see the README for the bound that each gives
+   * @default "sliding_window"
+   */
   algorithm: "sliding_window" | "fixed_window" | "token_bucket";
   /**
    * token_bucket: most tokens; 0: ceil(limit / per)
@@ -1170,29 +1393,48 @@ export interface RateLimit {
    * @default false
    */
   shares_cooldown: boolean;
-  /** @default [] */
+  /**
+   * It covers jobs of these upstreams
+   * @default []
+   */
   upstreams: string[];
-  /** @default [] */
+  /**
+   * It covers jobs of these queues
+   * @default []
+   */
   queues: string[];
   /** A config file overwrites it only with a higher one */
   revision: number;
-  /** @format date-time */
+  /**
+   * When it was last changed
+   * @format date-time
+   */
   updated_at: string;
 }
 
+/** A queue as it is stored */
 export interface Queue {
   /**
    * 1 to 63 characters: lower case letters, digits, dot, underscore, hyphen; starts with a letter or digit
    * @pattern ^[a-z0-9][a-z0-9._-]{0,62}$
    */
   name: string;
-  /** @default false */
+  /**
+   * Its jobs wait
+   * @default false
+   */
   paused: boolean;
-  /** @default "none" */
+  /**
+   * `fifo`: one unfinished job at a time per lane, in order of acceptance
+   * @default "none"
+   */
   ordering: "none" | "fifo";
   /** A config file overwrites it only with a higher one */
   revision: number;
-  /** @format date-time */
+  /**
+   * When it was last changed
+   * @format date-time
+   */
   updated_at: string;
 }
 
@@ -1258,21 +1500,45 @@ export interface Stats {
   at: string;
   /** Jobs that are kept, by state */
   jobs: {
-    /** @min 0 */
+    /**
+     * Waits for its `run_at`, or for its next attempt
+     * @min 0
+     */
     scheduled: number;
-    /** @min 0 */
+    /**
+     * May run as soon as windows and slots allow
+     * @min 0
+     */
     ready: number;
-    /** @min 0 */
+    /**
+     * A worker has it
+     * @min 0
+     */
     running: number;
-    /** @min 0 */
+    /**
+     * Done
+     * @min 0
+     */
     succeeded: number;
-    /** @min 0 */
+    /**
+     * Ended without success
+     * @min 0
+     */
     failed: number;
-    /** @min 0 */
+    /**
+     * A person has to decide
+     * @min 0
+     */
     held: number;
-    /** @min 0 */
+    /**
+     * Called off by a person
+     * @min 0
+     */
     cancelled: number;
-    /** @min 0 */
+    /**
+     * `expires_at` passed before a start
+     * @min 0
+     */
     expired: number;
   };
   /** Beyond two million ended jobs `succeeded` is an estimate */
@@ -1293,30 +1559,63 @@ export interface Stats {
     ended_per_second: number;
     /** Those calls by outcome */
     attempts: {
-      /** @min 0 */
+      /**
+       * Calls that were done
+       * @min 0
+       */
       success: number;
-      /** @min 0 */
+      /**
+       * Answers that end the job
+       * @min 0
+       */
       rejected: number;
-      /** @min 0 */
+      /**
+       * Answers 429, and 503 with a Retry-After
+       * @min 0
+       */
       throttled: number;
-      /** @min 0 */
+      /**
+       * Answers that are retried
+       * @min 0
+       */
       error: number;
-      /** @min 0 */
+      /**
+       * Calls whose time was up before they were answered
+       * @min 0
+       */
       timeout: number;
-      /** @min 0 */
+      /**
+       * Nothing left the worker
+       * @min 0
+       */
       not_sent: number;
-      /** @min 0 */
+      /**
+       * Calls that were sent and never answered
+       * @min 0
+       */
       unknown: number;
     };
     /** Those jobs by state */
     ended: {
-      /** @min 0 */
+      /**
+       * Done
+       * @min 0
+       */
       succeeded: number;
-      /** @min 0 */
+      /**
+       * Ended without success
+       * @min 0
+       */
       failed: number;
-      /** @min 0 */
+      /**
+       * Called off by a person
+       * @min 0
+       */
       cancelled: number;
-      /** @min 0 */
+      /**
+       * `expires_at` passed before a start
+       * @min 0
+       */
       expired: number;
     };
   };
@@ -1356,12 +1655,15 @@ export interface Stats {
   };
 }
 
+/** Live state of a rate limit, or of one partition of it */
 export interface RateWindow {
   /** Name of the rate limit */
   limit: string;
+  /** The account or credential that the quota belongs to; null: none */
   partition_key: string | null;
   /** exhausted: no room now; cooling: it, or every upstream it covers, is closed until a time; probing: the rate is coming back after that; paused: by an operator, or limit 0 */
   state: "open" | "exhausted" | "cooling" | "probing" | "paused";
+  /** How starts are counted: see the README for the bound that each gives */
   algorithm: "sliding_window" | "fixed_window" | "token_bucket";
   /** The limit, or the size of the bucket; null: no start limit */
   capacity: number | null;
@@ -1377,10 +1679,16 @@ export interface RateWindow {
   resets_at: string | null;
   /** Leased calls of the jobs it covers */
   in_flight: number;
+  /** Until when it is closed; null: it is not */
   cooldown_until: string | null;
+  /** Why it is closed; null: it is not */
   cooldown: {
-    /** @format date-time */
+    /**
+     * Until when
+     * @format date-time
+     */
     until: string;
+    /** Why; null: there is nothing to say */
     reason: string;
     /** The answer that closed it; null: an operator did */
     status: number | null;
@@ -1388,7 +1696,10 @@ export interface RateWindow {
     header: string | null;
     /** The job that met it; null: none did, or it is of another tenant */
     job_id: string | null;
-    /** @format date-time */
+    /**
+     * When that was
+     * @format date-time
+     */
     at: string;
   } | null;
   /** Jobs that are due under it */
@@ -1397,8 +1708,11 @@ export interface RateWindow {
   permit_ms: number;
 }
 
+/** The most starts in any period, from the send times on record */
 export interface RateWindowAudit {
+  /** Name of the rate limit */
   limit: string;
+  /** The account or credential that the quota belongs to; null: none */
   partition_key: string | null;
   /** Seconds */
   per: number;
@@ -1408,16 +1722,23 @@ export interface RateWindowAudit {
   at: string | null;
   /** Most that the algorithm allows in any interval of one period, wherever it lies */
   bound: number | null;
-  /** @format date-time */
+  /**
+   * Starts since then are counted
+   * @format date-time
+   */
   since: string;
 }
 
 /** The data of a `job` event */
 export interface JobEvent {
-  /** @format uuid */
+  /**
+   * Id of the job; null or absent: there is none
+   * @format uuid
+   */
   job_id: string;
   /** Place of its item in the batch, from 0; the first where it has several */
   index: number;
+  /** The key that names the intent; null: it has none */
   idempotency_key: string | null;
   /** `succeeded`, `failed`, `cancelled` or `expired`; or `held`, which a person decides */
   state:
@@ -1429,6 +1750,7 @@ export interface JobEvent {
     | "held"
     | "cancelled"
     | "expired";
+  /** Why; null: there is nothing to say */
   reason: string | null;
   /** Of the answer that ended the job */
   response_status: number | null;
@@ -1482,8 +1804,12 @@ export interface Explanation {
 
 /** What became of an idempotency key; lives as long as the key */
 export interface Receipt {
+  /** The key that names the intent; null: it has none */
   idempotency_key: string;
-  /** @format uuid */
+  /**
+   * Id of the job; null or absent: there is none
+   * @format uuid
+   */
   job_id: string;
   /** Of the job, also while it is unfinished */
   state:
@@ -1513,6 +1839,7 @@ export interface Receipt {
   note: string | null;
   /** First call that may have had an effect */
   first_sent_at: string | null;
+  /** When it ended; null: it has not */
   ended_at: string | null;
   /** When the key is forgotten; null: the job has not ended */
   expires_at: string | null;
@@ -1520,11 +1847,13 @@ export interface Receipt {
 
 /** It answers */
 export interface GetLivenessData {
+  /** Its status */
   status: "alive";
 }
 
 /** Ready */
 export interface GetReadinessData {
+  /** Its status */
   status: "ready";
 }
 
@@ -1541,24 +1870,28 @@ export interface ListUpstreamsParams {
 
 /** The upstreams */
 export interface ListUpstreamsData {
+  /** Of this page, in order */
   items: Upstream[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
 
 export interface GetUpstreamParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type GetUpstreamData = Upstream;
 
 export interface PutUpstreamParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type PutUpstreamData = Upstream;
 
 export interface DeleteUpstreamParams {
+  /** Name of the definition */
   name: string;
 }
 
@@ -1577,24 +1910,28 @@ export interface ListRateLimitsParams {
 
 /** The rate limits */
 export interface ListRateLimitsData {
+  /** Of this page, in order */
   items: RateLimit[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
 
 export interface GetRateLimitParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type GetRateLimitData = RateLimit;
 
 export interface PutRateLimitParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type PutRateLimitData = RateLimit;
 
 export interface DeleteRateLimitParams {
+  /** Name of the definition */
   name: string;
 }
 
@@ -1613,48 +1950,56 @@ export interface ListQueuesParams {
 
 /** The queues */
 export interface ListQueuesData {
+  /** Of this page, in order */
   items: Queue[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
 
 export interface GetQueueParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type GetQueueData = Queue;
 
 export interface PutQueueParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type PutQueueData = Queue;
 
 export interface DeleteQueueParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type DeleteQueueData = unknown;
 
 export interface PauseUpstreamParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type PauseUpstreamData = Upstream;
 
 export interface ResumeUpstreamParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type ResumeUpstreamData = Upstream;
 
 export interface PauseQueueParams {
+  /** Name of the definition */
   name: string;
 }
 
 export type PauseQueueData = Queue;
 
 export interface ResumeQueueParams {
+  /** Name of the definition */
   name: string;
 }
 
@@ -1673,6 +2018,7 @@ export interface ListRateWindowsParams {
 
 /** Live state */
 export interface ListRateWindowsData {
+  /** Of this page, in order */
   items: RateWindow[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
@@ -1695,6 +2041,7 @@ export interface GetRateWindowParams {
 export type GetRateWindowData =
   | RateWindow
   | {
+      /** Of this page, in order */
       items: RateWindow[];
       /** Pass it as `cursor` for the next page; null: there is none */
       next_cursor: string | null;
@@ -1762,6 +2109,7 @@ export interface CoolDownRateWindowPayload {
    */
   seconds: number;
   /**
+   * Why; null: there is nothing to say
    * @minLength 1
    * @maxLength 500
    * @default "closed by an operator"
@@ -1804,6 +2152,7 @@ export interface ListDeadLettersParams {
 
 /** A page of jobs */
 export interface ListDeadLettersData {
+  /** Of this page, in order */
   items: JobSummary[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
@@ -1824,6 +2173,7 @@ export interface ListWorkersParams {
 
 /** A page of workers */
 export interface ListWorkersData {
+  /** Of this page, in order */
   items: Worker[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
@@ -1846,6 +2196,7 @@ export interface ListApiKeysParams {
 
 /** A page of keys */
 export interface ListApiKeysData {
+  /** Of this page, in order */
   items: ApiKey[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
@@ -1872,6 +2223,7 @@ export interface GetBatchParams {
    * @max 60
    */
   wait?: number;
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
@@ -1898,16 +2250,19 @@ export interface ListBatchItemsParams {
     | "held"
     | "cancelled"
     | "expired";
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
 export interface ListBatchItemsData {
+  /** Of this page, in order */
   items: BatchItem[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
 
 export interface FollowBatchParams {
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
@@ -1927,6 +2282,7 @@ export interface ListBatchesParams {
 
 /** A page of batches */
 export interface ListBatchesData {
+  /** Of this page, in order */
   items: BatchSummary[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
@@ -1996,24 +2352,28 @@ export interface SubmitBatchParams {
 export type SubmitBatchData = DryRunAnswer;
 
 export interface CancelBatchParams {
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
 export type CancelBatchData = BatchProgress;
 
 export interface ResumeBatchParams {
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
 export type ResumeBatchData = BatchProgress;
 
 export interface CloseBatchParams {
+  /** Id of the batch, as the answer to its submission has it */
   batchId: string;
 }
 
 export type CloseBatchData = BatchProgress;
 
 export interface GetJobParams {
+  /** Id of the job, as the verdict on its item has it */
   jobId: string;
 }
 
@@ -2055,18 +2415,21 @@ export interface ListJobsParams {
 
 /** A page of jobs */
 export interface ListJobsData {
+  /** Of this page, in order */
   items: JobSummary[];
   /** Pass it as `cursor` for the next page; null: there is none */
   next_cursor: string | null;
 }
 
 export interface ExplainJobParams {
+  /** Id of the job, as the verdict on its item has it */
   jobId: string;
 }
 
 export type ExplainJobData = Explanation;
 
 export interface CancelJobParams {
+  /** Id of the job, as the verdict on its item has it */
   jobId: string;
 }
 
@@ -2081,6 +2444,7 @@ export type RetryJobPayload = {
 } | null;
 
 export interface RetryJobParams {
+  /** Id of the job, as the verdict on its item has it */
   jobId: string;
 }
 
@@ -2119,7 +2483,10 @@ export interface PutReceiptByPathParams {
 export type PutReceiptByPathData = Receipt;
 
 export interface LookUpReceiptsPayload {
-  /** @maxItems 1000 */
+  /**
+   * The keys to look up
+   * @maxItems 1000
+   */
   keys: string[];
 }
 
@@ -2129,7 +2496,9 @@ export interface LookUpReceiptsData {
   items: (
     | Receipt
     | {
+        /** The key that names the intent; null: it has none */
         idempotency_key: string;
+        /** Its state */
         state: "unknown_key";
       }
   )[];

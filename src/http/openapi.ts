@@ -8,6 +8,7 @@ import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifySchema } from 'fastify';
 import { jsonSchemaTransform, jsonSchemaTransformObject } from 'fastify-type-provider-zod';
 import { z } from 'zod';
+import { annotated } from './openapi-annotations.ts';
 import { operationId } from './operation-id.ts';
 import { problemMediaType, problemSchema } from './problem-details.ts';
 import { refusalsOf, refusalText } from './refusals.ts';
@@ -90,7 +91,7 @@ export function addOpenApi(app: FastifyInstance): void {
         url,
       };
     },
-    transformObject: (document) => withoutNoise(withoutUnused(jsonSchemaTransformObject(document))),
+    transformObject: (document) => annotated(withoutNoise(withoutUnused(jsonSchemaTransformObject(document)))),
   });
   app.register(swaggerUi, { routePrefix: '/docs', staticCSP: docsPolicy });
   app.get('/openapi.json', { config: { scope: 'open' }, schema: { hide: true } }, async () => app.swagger());

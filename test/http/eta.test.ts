@@ -192,9 +192,11 @@ t.test('it comes true, for a batch and for the one behind it', async (t) => {
   // Long enough a period that what a busy machine takes between two of them does not count for much.
   await putLimit('narrow', { limit: 20, per: 2, upstreams: ['api'] });
   await database.query('delete from sluice.workers');
-  await startWorker(t, { connectionString, concurrency: 32 });
+  const worker = await startWorker(t, { connectionString, concurrency: 32 });
   const first = await bring('a', 60);
   const second = await bring('b', 40);
+  // Nobody listens to notifications for it.
+  worker.wake();
   const told = [await read(first), await read(second)];
   for (const [at, id] of [first, second].entries()) {
     const { eta, created_at } = told[at]!;

@@ -45,7 +45,17 @@ t.test('five that start at once on an empty database all end well, and each migr
     );
     t.same(
       tuned.map((row) => row.name),
-      ['cooldowns', 'lane_groups', 'lanes', 'parked_jobs', 'rate_windows', 'ready_jobs', 'running_jobs', 'workers'],
+      [
+        'claims_ahead',
+        'cooldowns',
+        'lane_groups',
+        'lanes',
+        'parked_jobs',
+        'rate_windows',
+        'ready_jobs',
+        'running_jobs',
+        'workers',
+      ],
     );
   });
 

@@ -16,6 +16,7 @@ export function healthRoutes(
       config: { scope: 'open' },
       schema: {
         summary: 'Is the process alive',
+        description: 'Answers as long as the process can answer at all, whatever the database does.',
         tags: ['health'],
         response: { 200: z.object({ status: z.literal('alive') }).describe('It answers') },
       },

@@ -137,6 +137,9 @@ function endOfLane(lane: BatchLane, facts: EtaFacts, crowds: Map<string, Crowd>)
   return end;
 }
 
+/** Until one has ended: so that more jobs than there are slots are not expected to be done at once. */
+const assumedCallMs = 100;
+
 /** Something that lets only so much through. */
 interface Gate {
   /** The rate limit; null: it is none. */
@@ -176,12 +179,10 @@ function gatesOver(lane: BatchLane, facts: EtaFacts, crowds: Map<string, Crowd>)
       gates.push({ name, opensUs: paced((callMs * 1_000) / rule.max_in_flight), shared });
     }
   }
-  if (callMs !== null) {
-    const everything = crowdOf(crowds, '', () => busy);
-    const shared = (own: Work) => sharedWork(everything, lane.id, own);
-    if (lane.fifo) gates.push({ name: null, opensUs: paced(callMs * 1_000), shared: (own) => own });
-    gates.push({ name: null, opensUs: paced((callMs * 1_000) / slots), shared });
-  }
+  const eachUs = (callMs ?? assumedCallMs) * 1_000;
+  const everything = crowdOf(crowds, '', () => busy);
+  if (lane.fifo) gates.push({ name: null, opensUs: paced(eachUs), shared: (own) => own });
+  gates.push({ name: null, opensUs: paced(eachUs / slots), shared: (own) => sharedWork(everything, lane.id, own) });
   if (!limited) {
     if (perSecond === null) return null;
     // Of the batch as a whole, so that its lanes share it.

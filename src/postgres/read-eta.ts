@@ -22,7 +22,10 @@ as $$
 #variable_conflict use_column
 begin
   return query
-    select j.lane_id, count(r.job_id), (max(array[r.rank, r.seq]))[1]::int, (max(array[r.rank, r.seq]))[2],
+    select j.lane_id, count(r.job_id),
+           -- Without those that are elsewhere: a null in an array is greater than anything.
+           (max(array[r.rank, r.seq]) filter (where r.job_id is not null))[1]::int,
+           (max(array[r.rank, r.seq]) filter (where r.job_id is not null))[2],
            count(p.job_id) filter (where p.state = 'scheduled'),
            coalesce(sum(p.cost) filter (where p.state = 'scheduled'), 0)::bigint,
            min(p.due_at), max(p.due_at), count(u.job_id),

@@ -120,7 +120,11 @@ t.test('1,000 jobs under 10 a second take 106 s, and the limit is named', (t) =>
 t.test('of several limits the tightest decides', (t) => {
   const both = lane({ limits: ['narrow', 'wide'] });
   t.same(endOf(facts([both], { narrow: { limit: 10 }, wide: { limit: 50 } })), [9.6, 'narrow']);
-  t.same(endOf(facts([both], { narrow: { limit: 100 }, wide: { limit: 300, per: 60 } })), [0, null], 'all at once');
+  t.same(
+    endOf(facts([both], { narrow: { limit: 100 }, wide: { limit: 300, per: 60 } })),
+    [0.3, null],
+    'all at once, as far as there are slots',
+  );
   t.match(endOf(facts([both], { narrow: { limit: 50 }, wide: { limit: 60, per: 60 } })), [60.6, 'wide']);
   t.end();
 });
@@ -180,6 +184,11 @@ t.test('few slots or an order can be tighter than a limit', (t) => {
   t.same(endOf(facts([lane()], { narrow: {} }, { observed, slots: 2 })), [51, null]);
   t.same(endOf(facts([lane({ fifo: true })], { narrow: {} }, { observed })), [101, null]);
   t.match(endOf(facts([lane()], { narrow: {} }, { observed })), [10.6, 'narrow'], 'with its last call');
+  t.same(
+    endOf(facts([lane({ fifo: true, count: 1_000 })], { narrow: { limit: 1_000 } })),
+    [100, null],
+    'before any call was seen a time is assumed',
+  );
   t.end();
 });
 

@@ -349,3 +349,26 @@ t.test('a reader that does not read is waited for, and one that has gone costs n
   );
   t.pass('the watcher has stopped');
 });
+
+t.test('outlives the loss of its connections to the database', async (t) => {
+  const { post, follow, finish, connectionString } = await useFollowed(t);
+  const { batch_id } = (await post({ defaults, items: items(3) })).body;
+  const client = follow(batch_id);
+  await client.until((events) => events.length > 0);
+  const other = new pg.Client({ connectionString });
+  await other.connect();
+  t.teardown(() => other.end());
+  for (let i = 0; i < 5; i += 1) {
+    await other.query(
+      'select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()',
+    );
+  }
+  await waitFor(
+    () => finish(3).catch((): string[] => []),
+    (keys) => keys.length === 3,
+    10_000,
+  );
+  const events = await client.all();
+  t.same(keysOf(events), ['k0', 'k1', 'k2']);
+  t.equal(events.at(-1)!.event, 'done');
+});

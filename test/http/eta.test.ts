@@ -53,7 +53,7 @@ function isAbout(t: Test, found: readonly [number, string | null] | null, second
 }
 
 t.test('of several limits the tightest decides; what stands before it in its lane and beside it counts', async (t) => {
-  const { bring, left, putLimit, putQueue } = await useEstimated(t);
+  const { bring, left, putLimit, putQueue, database, workerId } = await useEstimated(t);
   await putQueue('other', {});
   await putLimit('wide', { limit: 100, per: 1, upstreams: ['api'] });
   await putLimit('narrow', { limit: 10, per: 1, upstreams: ['api'] });
@@ -68,6 +68,11 @@ t.test('of several limits the tightest decides; what stands before it in its lan
   isAbout(t, await left(second), 47, 'narrow');
   // Higher priority goes before what was there.
   const urgent = await bring('urgent', 100, { priority: 1 });
+  isAbout(t, await left(urgent), 15.5, 'narrow');
+  isAbout(t, await left(first), 47, 'narrow');
+  // Where some of it is under way, what waits behind it still does not count.
+  const { jobs } = await claimJobs(database, workerId, 10);
+  t.ok(jobs.length > 5);
   isAbout(t, await left(urgent), 15.5, 'narrow');
   isAbout(t, await left(first), 47, 'narrow');
 });

@@ -4,8 +4,8 @@
  * a batch has brought stay as long as it does. Jobs behind duplicates that others brought are looked up one by one.
  *
  * Of a large batch by a merge of two index ranges, without a look at each job: its ids lie together, since they ascend with
- * acceptance. 1,000,000 jobs: 0.4 s, where a look at each took 5 s. A small one might lie far apart in a range that is full of
- * others, so there each job is looked up: 10,000 in 20 ms.
+ * acceptance. 1,000,000 jobs, half of them ended, take 0.25 s of a processor, where a look at each took ten times as much. A small
+ * one might lie far apart in a range that is full of others, so there each job is looked up.
  */
 import type { Database } from './database.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';

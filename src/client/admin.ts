@@ -1,8 +1,11 @@
 /** What operators do: definitions, rate windows, dead letters, workers, keys. */
 import type {
+  ApiKey,
+  ApiKeyRequestInput,
   CoolDownRateWindowPayload,
   JobSummary,
   ListDeadLettersParams,
+  NewApiKey,
   Queue,
   QueueDefinitionInput,
   RateLimit,
@@ -90,6 +93,19 @@ export class AdminClient {
 
   stats(options: CallOptions = {}): Promise<Stats> {
     return this.#call('GET', '/admin/stats', options);
+  }
+
+  /** Makes a key; what it is sent as is in the answer, and never again. */
+  createApiKey(key: ApiKeyRequestInput, options: CallOptions = {}): Promise<NewApiKey> {
+    return this.#call('POST', '/admin/api-keys', { ...options, body: key });
+  }
+
+  apiKeys(options: CallOptions = {}): AsyncGenerator<ApiKey> {
+    return itemsOf(this.#transport, '/admin/api-keys', {}, options);
+  }
+
+  async deleteApiKey(id: string, options: CallOptions = {}): Promise<void> {
+    await this.#call('DELETE', `/admin/api-keys/${encodeURIComponent(id)}`, options);
   }
 
   #steer(limit: string, lever: string, { partitionKey, signal }: WindowOptions): Promise<RateWindow> {

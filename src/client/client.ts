@@ -9,6 +9,7 @@ import type {
   BatchItem,
   BatchProgress,
   BatchSummary,
+  DryRunAnswer,
   EvidenceInput,
   Explanation,
   Job,
@@ -82,7 +83,7 @@ export class SluiceClient {
   }
 
   /** The verdicts and the finish that a batch would have; stores nothing. */
-  dryRun(batch: BatchInput | string, options: CallOptions = {}): Promise<BatchAnswer> {
+  dryRun(batch: BatchInput | string, options: CallOptions = {}): Promise<DryRunAnswer> {
     return this.call('POST', '/v1/batches', { ...options, body: batch, query: { dry_run: true }, repeatable: true });
   }
 

@@ -179,3 +179,61 @@ t.test('the path of a proxy stays before the paths of the API', async (t) => {
   await new SluiceClient({ baseUrl: `${baseUrl}/sluice/`, apiKey: 'secret' }).getJob('a/b');
   t.same(paths, ['/sluice/v1/jobs/a%2Fb', 'Bearer secret']);
 });
+
+t.test('a dry run stores nothing; keys are made, listed and taken back', async (t) => {
+  const { client, intake } = await useClient(t);
+  const dry = await client.dryRun({ items: [{ ...item, idempotency_key: 'a' }] });
+  t.match(dry, { dry_run: true, batch_id: null, counts: { accepted: 1 } });
+  t.equal(await intake.count('batches'), 0);
+  const { id, key } = await client.admin.createApiKey({ name: 'shop', scopes: ['submit'] });
+  const shop = new SluiceClient({ baseUrl: client.baseUrl, apiKey: key });
+  t.equal((await shop.submitBatch({ items: [{ ...item, idempotency_key: 'a' }] })).counts.accepted, 1);
+  await t.rejects(shop.admin.stats(), { name: 'SluiceError', status: 403, code: 'forbidden' });
+  const ids: string[] = [];
+  for await (const each of client.admin.apiKeys()) ids.push(each.id);
+  t.same(ids, [id]);
+  await client.admin.deleteApiKey(id);
+  await t.rejects(shop.getBatch('x'), { name: 'SluiceError', status: 401, code: 'unauthorized' });
+});
+
+t.test('events go on after the last one that came, over breaks and refusals, until the batch is done', async (t) => {
+  const seen: unknown[] = [];
+  const event = (id: string, type: string) => `id: ${id}\nevent: ${type}\ndata: {"status":"${type}"}\n\n`;
+  const baseUrl = await useServer(t, (request, response) => {
+    seen.push(request.headers['last-event-id']);
+    if (seen.length === 2) {
+      response.writeHead(503, { 'retry-after': '0' }).end();
+      return;
+    }
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    if (seen.length === 1) {
+      // Cut in the midst of an event.
+      response.write(`retry: 1\n\n${event('1', 'progress')}: alive\n\n${event('2', 'job')}id: 3\nevent: jo`, () =>
+        response.socket?.destroySoon(),
+      );
+    } else response.end(event('3', 'job') + event('4', 'done') + event('5', 'job'));
+  });
+  const events: unknown[] = [];
+  for await (const { id, type } of new SluiceClient({ baseUrl }).events('x')) events.push([id, type]);
+  t.same(events, [
+    ['1', 'progress'],
+    ['2', 'job'],
+    ['3', 'job'],
+    ['4', 'done'],
+  ]);
+  t.same(seen, [undefined, '2', '2']);
+});
+
+t.test('events of a batch that is not there, and of a service that ends them at once: no endless tries', async (t) => {
+  let calls = 0;
+  const baseUrl = await useServer(t, (request, response) => {
+    calls += 1;
+    if (request.url?.includes('gone')) response.writeHead(404).end();
+    else response.writeHead(200, { 'content-type': 'text/event-stream' }).end();
+  });
+  const client = new SluiceClient({ baseUrl, attempts: 3 });
+  await t.rejects(client.events('gone').next(), { name: 'SluiceError', status: 404 });
+  t.equal(calls, 1);
+  await t.rejects(client.events('x').next(), { name: 'SluiceConnectionError' });
+  t.equal(calls, 4);
+});

@@ -174,7 +174,7 @@ class Run {
     const line = this.#input.lineNumber(index);
     this.#notTaken.push({ line, index, idempotency_key, verdict: verdict.verdict, errors });
     const key = idempotency_key === null ? '' : ` (${idempotency_key})`;
-    const why = errors.map(({ code, message }) => `${code}: ${message}`).join('; ');
+    const why = errors.map(faultWords).join('; ');
     this.#view.say(`line ${line}${key} ${verdict.verdict}: ${why}`);
   }
 
@@ -249,4 +249,10 @@ class Run {
     const verdicts = [...(conflict > 0 ? ['conflict'] : []), ...(rejected > 0 ? ['rejected'] : [])];
     return verdicts.map((each) => `GET /v1/batches/${this.#submission.batchId}/items?verdict=${each}`).join(', ');
   }
+}
+
+/** Its pointer without the place of the item, which the line's number tells. */
+function faultWords({ pointer = '', code, message }: NotTaken['errors'][number]): string {
+  const field = pointer.replace(/^\/items\/\d+\/?/, '');
+  return `${code}: ${field === '' ? '' : `${field}: `}${message}`;
 }

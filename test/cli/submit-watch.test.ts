@@ -85,7 +85,7 @@ t.test('lines that are not taken are told with their number in the file, and the
   t.equal(code, 1);
   t.match(stdout, /^5 lines: accepted 2, duplicate 1, conflict 1, rejected 1\n/);
   t.match(stderr, /^line 4 rejected: malformed_json/m);
-  t.match(stderr, /^line 5 \(k-0\) conflict: idempotency_key_reused/m);
+  t.match(stderr, /^line 5 \(k-0\) conflict: idempotency_key_reused: idempotency_key: the key is known/m);
 });
 
 t.test('jobs that fail are told, and the exit code says so; also from a pipe', async (t) => {

@@ -110,6 +110,20 @@ export async function findOrphanedJobs(
   );
 }
 
+/**
+ * Writes that the jobs which a claim brought ahead of their slots may be called from now on. false: the mark is gone, and with
+ * it the right to call them.
+ */
+export async function letGoAhead(database: Database, workerId: string, claimId: string): Promise<boolean> {
+  const rows = await database.query(
+    'delete from sluice.claims_ahead c where c.id = $1::uuid and c.worker_id = $2::uuid returning c.id',
+    [claimId, workerId],
+    'let_go_ahead',
+    { withinMs: promptMs },
+  );
+  return rows.length === 1;
+}
+
 /** Clears away what claims of workers that are gone have left; those of a worker that is there end with its settles. */
 export async function sweepClaimsAhead(database: Database, limit: number): Promise<number> {
   const rows = await database.query(

@@ -123,7 +123,7 @@ create or replace function sluice.settle_jobs(
   p_outcome text[], p_charged text[], p_status int[], p_sent_after_ms float8[], p_ended_after_ms float8[],
   p_retry_after_ms float8[], p_capped boolean[], p_excerpt text[], p_truncated boolean[], p_sha256 bytea[], p_error text[],
   p_effect boolean[], p_unknown boolean[], p_answered boolean[], p_throttle_ms float8[], p_throttle_header text[],
-  p_unused boolean[], p_verdict text[], p_let_go uuid[] default '{}')
+  p_unused boolean[], p_verdict text[])
 returns table (job_id uuid)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off
@@ -147,7 +147,6 @@ declare
   v_wake boolean := false;
   v_unused_limits text[];
   v_unused jsonb;
-  v_let_go uuid[];
 begin
   -- Whoever writes cooldowns takes the locks for all of them first, shared where it only lets more through: the rows of lanes
   -- and groups that are changed on the way would else be waited for in a ring.
@@ -355,11 +354,7 @@ begin
   end loop;
 
   if v_wake then perform pg_notify('sluice_work', ''); end if;
-  if p_let_go <> '{}' then
-    with gone as (delete from sluice.claims_ahead a where a.id = any (p_let_go) and a.worker_id = p_worker returning a.id)
-    select array_agg(gone.id) into v_let_go from gone;
-  end if;
-  return query select unnest(v_jobs || v_written || v_let_go);
+  return query select unnest(v_jobs || v_written);
 end $$;`,
 } as const;
 
@@ -422,29 +417,26 @@ export function untouched(job: Pick<ClaimedJob, 'jobId' | 'epoch' | 'upstream' |
 export interface SettleOptions {
   /** The reaper's: write only while the worker's lease is over. */
   readonly onlyExpired?: boolean;
-  /** Claims whose jobs ahead are to be called from now on (`claims_ahead`). */
-  readonly letGo?: readonly string[];
   /** How long an answer is waited for; without one the rows may be written yet, and writing them again is harmless. */
   readonly withinMs?: number;
 }
 
 /**
- * Writes ended calls and gives the ids of those that were still this worker's, or that it has written already, and the claims
- * that were let go. A job that is
+ * Writes ended calls and gives the ids of those that were still this worker's, or that it has written already. A job that is
  * missing from the answer was taken over: its result is kept as evidence on the attempt, and nothing else may be done with it.
  */
 export async function settleJobs(
   database: Database,
   workerId: string,
   rows: readonly SettleRow[],
-  { onlyExpired = false, letGo = [], withinMs }: SettleOptions = {},
+  { onlyExpired = false, withinMs }: SettleOptions = {},
 ): Promise<Set<string>> {
   const column = (pick: (row: SettleRow) => string | number | boolean | null) => sparseArrayLiteral(rows.map(pick));
   const settled = await database.query<{ job_id: string }>(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
        $17::boolean[], $18::text[], $19::boolean[], $20::bytea[], $21::text[], $22::boolean[], $23::boolean[], $24::boolean[],
-       $25::float8[], $26::text[], $27::boolean[], $28::text[], $29::uuid[])`,
+       $25::float8[], $26::text[], $27::boolean[], $28::text[])`,
     [
       workerId,
       onlyExpired,
@@ -474,7 +466,6 @@ export async function settleJobs(
       column((row) => row.throttle?.header ?? null),
       column((row) => row.permitUnused),
       column((row) => row.reconciliation),
-      letGo,
     ],
     'settle_jobs',
     {

@@ -5,12 +5,22 @@
  */
 import type { Clock } from '../system/clock.ts';
 
-/** What a claim may bring ahead lasts for so long, in milliseconds: the permits of what it brings run meanwhile. */
-const longestMs = 20;
-/** After jobs whose time ran out while they waited (those of one claim do so together), and how it grows again with each claim. */
+/** What a claim brings ahead lasts for so long, in milliseconds, to begin with. */
+const usualMs = 20;
+/**
+ * Calls wait for one another where slots run empty before the next claim is back: their speed is then less than it could be,
+ * and what lasts 20 ms at that speed is too little.
+ */
+const longestMs = 60;
+const starvedMs = 2;
+/** A start so long after its claim had left is late: the permit is half over. */
+const lateMs = 25;
+const lateStepMs = 1;
+/** Jobs whose time ran out while they waited halve it. Those of one claim do so together. */
 const shrinkBy = 0.5;
 const togetherMs = 20;
-const growMs = 0.25;
+/** By each claim, back to the usual. */
+const driftMs = 0.25;
 /** Never more than this, whatever the speed: bounds what a process holds. */
 const mostJobs = 512;
 /** The speed is taken over at least so long, in milliseconds. */
@@ -22,8 +32,9 @@ export class ClaimAhead {
   #sinceMs: number;
   /** Calls ended per millisecond. */
   #speed = 0;
-  #aheadMs = longestMs;
+  #aheadMs = usualMs;
   #shrunkAtMs = Number.NEGATIVE_INFINITY;
+  #shortenedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -43,9 +54,18 @@ export class ClaimAhead {
     this.#aheadMs *= shrinkBy;
   }
 
-  /** A claim brought jobs. */
-  claimed(): void {
-    this.#aheadMs = Math.min(longestMs, this.#aheadMs + growMs);
+  /** A job that came ahead starts, of a claim that left at `claimedAtMs`. */
+  started(claimedAtMs: number): void {
+    const now = this.#clock.monotonicMs();
+    if (now - claimedAtMs < lateMs || now - this.#shortenedAtMs < togetherMs) return;
+    this.#shortenedAtMs = now;
+    this.#aheadMs = Math.max(lateStepMs, this.#aheadMs - lateStepMs);
+  }
+
+  /** A claim brought jobs. @param starved half of the slots it was for, or more, had been idle, and there is more to be had */
+  claimed(starved: boolean): void {
+    if (starved) this.#aheadMs = Math.min(longestMs, this.#aheadMs + starvedMs);
+    else this.#aheadMs += Math.max(-driftMs, Math.min(driftMs, usualMs - this.#aheadMs));
   }
 
   /** How many jobs should be at hand beyond those that are being called, now. */

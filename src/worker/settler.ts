@@ -36,8 +36,6 @@ export interface SettlerOptions {
   readonly workerId: string;
   /** After each group that was written. */
   readonly onSettled: (rows: readonly SettleRow[], stale: readonly SettleRow[]) => void;
-  /** The jobs ahead of these claims may be called: that is written. */
-  readonly onLetGo: (claims: readonly string[]) => void;
 }
 
 export class Settler {
@@ -48,8 +46,6 @@ export class Settler {
   #parts: SettleRow[][] = [];
   #refused: Refused[] = [];
   #writing: readonly SettleRow[] = [];
-  /** Claims to let go of with the next write. */
-  #letGo: string[] = [];
   /** Ends a pause. */
   readonly #stopping = new AbortController();
   #stopped = false;
@@ -77,12 +73,6 @@ export class Settler {
 
   add(row: SettleRow): void {
     this.#waiting.push(row);
-    this.#wake.set();
-  }
-
-  /** Writes that the jobs ahead of a claim are called from now on, and then tells. */
-  letGo(claim: string): void {
-    this.#letGo.push(claim);
     this.#wake.set();
   }
 
@@ -114,7 +104,7 @@ export class Settler {
     let nextAtMs = 0;
     while (true) {
       const again = this.#takeDueRefused();
-      if (again === undefined && this.#parts.length === 0 && this.#waiting.length === 0 && this.#letGo.length === 0) {
+      if (again === undefined && this.#parts.length === 0 && this.#waiting.length === 0) {
         if (this.#stopped) return;
         await this.#wake.wait(this.#untilRefusedMs());
         continue;
@@ -124,10 +114,9 @@ export class Settler {
       if (leftMs > 0 && !this.#stopped && !this.#waiting.some(isUrgent)) await clock.sleep(leftMs);
       const startedMs = clock.monotonicMs();
       const rows = again !== undefined ? [again.row] : (this.#parts.pop() ?? this.#waiting.splice(0, mostRows));
-      const letGo = this.#letGo.splice(0);
       this.#writing = rows;
       try {
-        await this.#write(rows, letGo, patientMs(outOfTime));
+        await this.#write(rows, patientMs(outOfTime));
         nextAtMs = rows.length < manyRows ? 0 : startedMs + paceMs;
         failures = 0;
         outOfTime = 0;
@@ -136,14 +125,12 @@ export class Settler {
         this.#writing = [];
         // It was under way when the rest was given up, and would be tried for ever.
         if (this.#givenUp) return;
-        // Alone it is not worth another try: the jobs it is about go back by themselves.
-        if (rows.length > 0) this.#letGo.push(...letGo);
         if (isRefusal(err)) {
           this.#onRefusal(rows, again?.times ?? 0, err);
           continue;
         }
-        if (again === undefined && rows.length > 0) this.#parts.push(rows);
-        else if (again !== undefined) this.#refused.push(again);
+        if (again === undefined) this.#parts.push(rows);
+        else this.#refused.push(again);
         this.#options.logger.warn({ err, unwritten: this.unwritten }, 'outcomes could not be written; they are kept');
         failures = err instanceof DatabaseUnavailableError ? 1 : failures + 1;
         await this.#pause(Math.min(longestPauseMs, pauseMs * 2 ** (Math.min(failures, 6) - 1)));
@@ -188,10 +175,9 @@ export class Settler {
     await clock.sleep(this.#stopped ? pauseMs : ms, this.#stopped ? undefined : this.#stopping.signal);
   }
 
-  async #write(rows: readonly SettleRow[], letGo: readonly string[], withinMs: number): Promise<void> {
-    const { database, workerId, onSettled, onLetGo } = this.#options;
-    const settled = await settleJobs(database, workerId, rows, { letGo, withinMs });
-    if (letGo.length > 0) onLetGo(letGo.filter((claim) => settled.has(claim)));
+  async #write(rows: readonly SettleRow[], withinMs: number): Promise<void> {
+    const { database, workerId, onSettled } = this.#options;
+    const settled = await settleJobs(database, workerId, rows, { withinMs });
     onSettled(
       rows.filter((row) => settled.has(row.jobId)),
       rows.filter((row) => !settled.has(row.jobId)),

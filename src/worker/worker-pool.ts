@@ -13,7 +13,7 @@ import { permitMs } from '../domain/rate-window.ts';
 import { fuseReason } from '../domain/settle.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
-import { deregisterWorker, heldJobs } from '../postgres/leases.ts';
+import { deregisterWorker, heldJobs, letGoAhead } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, untouched } from '../postgres/settle-jobs.ts';
 import type { Clock } from '../system/clock.ts';
@@ -95,7 +95,6 @@ export class WorkerPool {
       logger,
       workerId,
       onSettled: (rows, stale) => this.#onSettled(rows, stale),
-      onLetGo: (claims) => this.#slots.letGo(({ aheadOf }) => aheadOf !== null && claims.includes(aheadOf)),
     });
     this.#claims = new ClaimLoop({
       database,
@@ -197,12 +196,24 @@ export class WorkerPool {
       this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
     }
     for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
-    this.#ahead.claimed();
-    if (claim.aheadId !== null) this.#settler.letGo(claim.aheadId);
+    // Slots that were idle when it came, while there was more than it could bring.
+    const starved = claim.more && this.#slots.free > claim.slots / 2;
+    this.#ahead.claimed(starved);
     this.#slots.add(
       held.filter(({ aheadOf }) => aheadOf === null),
       held.filter(({ aheadOf }) => aheadOf !== null),
     );
+    if (claim.aheadId !== null) void this.#letGoAhead(claim.aheadId);
+  }
+
+  /** Where it cannot be written that they are called, jobs ahead are not: they go back when their time is over. */
+  async #letGoAhead(claimId: string): Promise<void> {
+    const { database, logger } = this.#options;
+    try {
+      if (await letGoAhead(database, this.workerId, claimId)) this.#slots.letGo(({ aheadOf }) => aheadOf === claimId);
+    } catch (err) {
+      logger.warn({ err }, 'jobs that were claimed ahead could not be let go; they go back untouched');
+    }
   }
 
   /** What the next claim may bring. It is asked for jobs ahead only when half of those at hand are used up. */
@@ -214,7 +225,8 @@ export class WorkerPool {
 
   /** Makes the call of a job that has got its slot. */
   #call(held: Held): void {
-    const { job, upstream, cancel, startedAtMs } = held;
+    const { job, upstream, cancel, startedAtMs, aheadOf } = held;
+    if (aheadOf !== null) this.#ahead.started(startedAtMs);
     const terms = { startedAtMs, mayStillSend: () => this.#mayStillSend(held), signal: cancel };
     const ended =
       upstream === undefined || cancel.aborted

@@ -39,6 +39,21 @@ t.test('as much as fast calls use up within 20 ms, but never more than 512', asy
   t.equal(ahead.target(), 512);
 });
 
+t.test('more where slots ran empty, less where jobs started late, and by itself back to the usual', async (t) => {
+  const { ahead, run, wait } = newAhead();
+  run(2000, 200);
+  const usual = ahead.target();
+  for (let claims = 0; claims < 100; claims += 1) ahead.claimed(true);
+  const most = ahead.target();
+  t.ok(most >= usual * 2.8 && most <= usual * 3.2, `${usual}, then ${most}`);
+  wait(20);
+  for (let jobs = 0; jobs < 50; jobs += 1) ahead.started(0);
+  run(2000, 200);
+  t.ok(ahead.target() < most, 'late starts');
+  for (let claims = 0; claims < 400; claims += 1) ahead.claimed(false);
+  t.ok(Math.abs(ahead.target() - usual) <= 2);
+});
+
 t.test('little after a pause', async (t) => {
   const { ahead, run, wait } = newAhead();
   run(5000, 200);
@@ -56,6 +71,6 @@ t.test('less after permits that ran out, and more again with claims that went we
   run(5000, 30);
   ahead.expired();
   t.ok(ahead.target() <= before / 3);
-  for (let claims = 0; claims < 100; claims += 1) ahead.claimed();
+  for (let claims = 0; claims < 100; claims += 1) ahead.claimed(false);
   t.ok(ahead.target() >= before * 0.9);
 });

@@ -2,8 +2,7 @@
 import t from 'tap';
 import { DefinitionStore } from '../../src/application/definitions.ts';
 import { claimJobs } from '../../src/postgres/claim-jobs.ts';
-import { sweepClaimsAhead, sweepWorkers } from '../../src/postgres/leases.ts';
-import { settleJobs } from '../../src/postgres/settle-jobs.ts';
+import { letGoAhead, sweepClaimsAhead, sweepWorkers } from '../../src/postgres/leases.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { runMaintenanceOnce } from '../../src/worker/maintenance.ts';
@@ -59,12 +58,8 @@ t.test('those that had no slot go back as if they had not been claimed', async (
 t.test('once let go they may have been called', async (t) => {
   const store = await useClaims(t);
   const { aheadId } = await claimAhead(store);
-  t.same(await settleJobs(store.database, store.workerId, [], { letGo: [aheadId!] }), new Set([aheadId]));
-  t.same(
-    await settleJobs(store.database, store.workerId, [], { letGo: [aheadId!] }),
-    new Set(),
-    'what is not there any more is not let go a second time',
-  );
+  t.equal(await letGoAhead(store.database, store.workerId, aheadId!), true);
+  t.equal(await letGoAhead(store.database, store.workerId, aheadId!), false, 'only once');
   await takeBack(store);
   t.same(await attempts(store), [{ outcome: 'unknown', count: 5 }]);
 });

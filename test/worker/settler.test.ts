@@ -28,7 +28,6 @@ t.test('a drain that is out of time ends, also where a write is under way and fa
     logger: createLogger('silent'),
     workerId: store.workerId,
     onSettled: () => t.fail('nothing can be written'),
-    onLetGo: () => undefined,
   });
   settler.start();
   settler.add(settleRow(jobs[0]!));
@@ -70,7 +69,6 @@ t.test(
       logger: createLogger('info', { write: (line) => lines.push(JSON.parse(line)) }),
       workerId: store.workerId,
       onSettled: () => undefined,
-      onLetGo: () => undefined,
     });
     const done = async () => (await store.database.query('select 1 from sluice.done_jobs')).length;
     settler.start();
@@ -127,7 +125,6 @@ t.test('a drain gives a refused row one more try, and ends', async (t) => {
     logger: createLogger('info', { write: (line) => lines.push(line) }),
     workerId: store.workerId,
     onSettled: () => undefined,
-    onLetGo: () => undefined,
   });
   settler.start();
   settler.add(settleRow(jobs[0]!));

@@ -5,7 +5,7 @@ import { assertOneEffectEach } from '../support/fleet.ts';
 import { type Service, startReplicas } from '../support/service.ts';
 import { useUpstreamProcess } from '../support/upstream.ts';
 
-t.setTimeout(60_000);
+t.setTimeout(120_000);
 
 t.test('five replicas starting at once on an empty database all become ready and share the work', async (t) => {
   const { connectionString } = await createEmptyDatabase(t);

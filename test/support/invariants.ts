@@ -134,16 +134,20 @@ select b.rule, count(*)::int as count, min(b.subject) as subject, (array_agg(b.d
 const settlingMs = 5_000;
 const pollMs = 50;
 
-/** What is broken in the database, but for the rules in `except`; empty: nothing. */
+/**
+ * What is broken in the database, but for the rules in `except`; empty: nothing.
+ * @param withinMs how long a transaction that looks idle is given to end
+ */
 export async function brokenInvariants(
   connectionString: string,
   except: readonly Invariant[] = [],
+  withinMs = settlingMs,
 ): Promise<BrokenInvariant[]> {
   const client = new pg.Client({ connectionString, application_name: 'invariants' });
   client.on('error', () => undefined);
   await client.connect();
   try {
-    const end = systemClock.monotonicMs() + settlingMs;
+    const end = systemClock.monotonicMs() + withinMs;
     while (true) {
       const rows = await findBroken(client, except);
       const mayPass = rows.some(({ rule }) => rule === 'idle_in_transaction');

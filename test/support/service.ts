@@ -36,6 +36,9 @@ export interface ServiceOptions {
 /** Short, so that a killed worker's jobs come back while a test waits. */
 export const testLeaseSeconds = 3;
 
+/** Five processes that compile the sources at once, on two processors that others use as well. */
+const readyWithinMs = 60_000;
+
 export async function startService(t: Test, options: ServiceOptions): Promise<Service> {
   const folder = await mkdtemp(join(tmpdir(), 'sluice-service-'));
   const lines: LogLine[] = [];
@@ -53,6 +56,7 @@ export async function startService(t: Test, options: ServiceOptions): Promise<Se
     cwd: folder,
     // From the sources, so that no test passes on yesterday's build.
     nodeFlags: ['--import', import.meta.resolve('tsx')],
+    readyWithinMs,
     onLine(line) {
       lines.push(parseLine(line));
       for (const watch of watchers) watch();

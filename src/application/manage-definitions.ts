@@ -6,6 +6,7 @@ import { checkDefinition, checkDefinitions, definitionKinds, schemas } from '../
 import type { DefinitionKind, Upstream } from '../domain/definitions.ts';
 import { ProblemError } from '../domain/errors.ts';
 import { permitMs } from '../domain/rate-window.ts';
+import { defaultQueue } from '../domain/submission.ts';
 import type { Database } from '../postgres/database.ts';
 import {
   announceChange,
@@ -89,13 +90,22 @@ export async function putDefinition<K extends DefinitionKind>(
   });
 }
 
-/** Throws ProblemError `not_found`, or `in_use` while jobs depend on an upstream or a queue. */
+/**
+ * Throws ProblemError `not_found`, or `in_use` while jobs depend on an upstream or a queue; the queue `default` always has
+ * whoever names none depending on it.
+ */
 export async function deleteDefinition(
   deps: DefinitionDependencies,
   kind: DefinitionKind,
   name: string,
 ): Promise<void> {
   await change(deps, async (client) => {
+    if (kind === 'queues' && name === defaultQueue) {
+      throw new ProblemError(
+        'in_use',
+        `the queue "${defaultQueue}" stays: every item that names no queue goes there; pause it to stop its jobs`,
+      );
+    }
     found(await readStored(client, kind, name), kind);
     if (kind !== 'rate_limits' && (await hasUnfinishedJobs(client, kind, name))) {
       throw new ProblemError(

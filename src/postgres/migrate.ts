@@ -1,6 +1,6 @@
 /**
- * Brings a database to the state this version of the code needs: the migrations in `drizzle/`, then the stored functions
- * whose text has changed. Any number of processes may do so at once: an advisory lock, held on the very connection that
+ * Brings a database to the state this version of the code needs: the migrations in `drizzle/`, the stored functions whose
+ * text has changed, and the queue that must always be there. Any number of processes may do so at once: an advisory lock, held on the very connection that
  * migrates, lets one through at a time, and is gone with the connection if that process dies.
  */
 import { createHash } from 'node:crypto';
@@ -8,8 +8,11 @@ import { fileURLToPath } from 'node:url';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import { migrate as runMigrations } from 'drizzle-orm/node-postgres/migrator';
 import pg from 'pg';
+import { queueSchema } from '../domain/definitions.ts';
+import { defaultQueue } from '../domain/submission.ts';
 import type { Logger } from '../system/logger.ts';
 import { asUnavailable, queryRows, sessionOptions } from './database.ts';
+import { definitionsLock } from './lane-groups.ts';
 import { storedFunctions } from './stored-functions.ts';
 
 /** The same depth from `src/postgres` and from `dist/postgres`. */
@@ -34,6 +37,7 @@ export async function migrate(connectionString: string, logger: Logger): Promise
     await client.query('SELECT pg_advisory_lock($1)', [migrationLock]);
     await runMigrations(drizzle(client), { migrationsFolder, migrationsSchema: 'sluice_migrations' });
     const installed = await installStoredFunctions(client, storedFunctions);
+    await ensureDefaultQueue(client);
     logger.debug({ installed }, 'the database is migrated');
   } catch (error) {
     throw asUnavailable(error) ?? error;
@@ -84,6 +88,30 @@ export async function installStoredFunctions(
   );
   await client.query('COMMIT');
   return changed.map(({ name }) => name);
+}
+
+/**
+ * Items that name no queue go to `default`, so without it every one of them would be rejected. The API deletes it never; a
+ * restored or hand-edited database may lack it. Its revision is below that of any file, which may so declare it otherwise.
+ */
+async function ensureDefaultQueue(client: pg.Client): Promise<void> {
+  const [row] = await queryRows<{ name: string }>(
+    client,
+    'SELECT name FROM sluice.queues WHERE name = $1',
+    [defaultQueue],
+    undefined,
+  );
+  if (row !== undefined) return;
+  // Lane groups say of a queue without a row what they say of this one, so they need not be worked out again.
+  await client.query('BEGIN');
+  await client.query('SELECT pg_advisory_xact_lock($1)', [definitionsLock]);
+  await client.query(
+    'INSERT INTO sluice.queues (name, definition, revision) VALUES ($1, $2::jsonb, -1) ON CONFLICT (name) DO NOTHING',
+    [defaultQueue, JSON.stringify(queueSchema.parse({}))],
+  );
+  await client.query('UPDATE sluice.definition_version SET version = version + 1');
+  await client.query("SELECT pg_notify('sluice_definitions', ''), pg_notify('sluice_work', '')");
+  await client.query('COMMIT');
 }
 
 /** Grows by one with each release that changes a stored function. */

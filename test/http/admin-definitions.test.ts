@@ -278,3 +278,13 @@ t.test('a secret is stored and shown as its name, never as its value', async (t)
   t.match(row?.text, authorization);
   t.notMatch(row?.text, 'the-value-of');
 });
+
+t.test('the queue that items without a queue go to cannot be deleted', async (t) => {
+  const { call, database } = await setup(t);
+  const refused = await call('DELETE', '/admin/queues/default');
+  t.equal(refused.status, 409);
+  t.match(refused.body, { code: 'in_use', detail: /the queue "default" stays/ });
+  t.equal((await call('GET', '/admin/queues/default')).status, 200);
+  await database.query(`delete from sluice.queues where name = 'default'`);
+  t.equal((await call('DELETE', '/admin/queues/default')).status, 409, 'also where it is missing');
+});

@@ -60,8 +60,26 @@ t.test('five that start at once on an empty database all end well, and each migr
   });
 
   t.test('once more changes nothing', async (t) => {
+    const before = await rows('SELECT version FROM sluice.definition_version');
+    await rows(`UPDATE sluice.queues SET definition = '{"paused":true,"ordering":"none"}'`);
     await migrate(connectionString, logger);
     t.same(await rows('SELECT count(*)::int AS n FROM sluice_migrations.__drizzle_migrations'), [{ n: files.length }]);
+    t.same(await rows('SELECT version FROM sluice.definition_version'), before);
+    t.same(await rows('SELECT name, definition FROM sluice.queues'), [
+      { name: 'default', definition: { paused: true, ordering: 'none' } },
+    ]);
+  });
+
+  t.test('the queue `default` is made again where it is missing, and replicas that run learn of it', async (t) => {
+    const [before] = await rows<{ version: string }>('SELECT version FROM sluice.definition_version');
+    await rows('DELETE FROM sluice.queues');
+    await Promise.all([migrate(connectionString, logger), migrate(connectionString, logger)]);
+    t.match(await rows('SELECT name, definition, revision FROM sluice.queues'), [
+      { name: 'default', definition: { paused: false, ordering: 'none' }, revision: -1 },
+    ]);
+    t.same(await rows('SELECT version FROM sluice.definition_version'), [
+      { version: String(Number(before!.version) + 1) },
+    ]);
   });
 });
 

@@ -114,7 +114,9 @@ function addKind(app: FastifyInstance, deps: DefinitionDependencies, kind: Defin
         description:
           kind === 'rate_limits'
             ? 'Never refused. What it has counted goes on counting until it is empty, should a limit of this name come back.'
-            : '409 `in_use` while jobs that are not done depend on it.',
+            : kind === 'queues'
+              ? '409 `in_use` while jobs that are not done depend on it, and always for `default`, where items go that name no queue.'
+              : '409 `in_use` while jobs that are not done depend on it.',
         tags,
         params: nameParameter,
         response: { 204: z.null().describe('Deleted') },

@@ -13,7 +13,7 @@ import {
   windowRoom,
 } from '../domain/rate-window.ts';
 import type { Database } from '../postgres/database.ts';
-import { lockDefinitions, readStored } from '../postgres/definitions.ts';
+import { lockDefinitions, readStored, type Stored } from '../postgres/definitions.ts';
 import {
   fullestInterval,
   listWindowNames,
@@ -132,6 +132,9 @@ function nextGrowthUs(
   return capacity === null || room >= capacity ? null : windowOpensAtUs(state, rule, nowUs, room + 1);
 }
 
+/** How far an audit looks back by itself. */
+const auditedMs = 3_600_000;
+
 /** The audit of a limit; see `auditRateWindow`. */
 export interface RateWindowAudit {
   readonly limit: string;
@@ -148,13 +151,15 @@ export interface RateWindowAudit {
 /**
  * The largest number of starts (by cost) in any interval of one period since a time, from the attempts' own send times and
  * not from the counter: the service checks itself. Throws ProblemError `not_found`.
- * @param since at most 31 days ago
+ * @param since null: an hour ago, or when the limit was last put where that is later. What was let through before that
+ * is not counted then, be it that it left after: another limit, or none, allowed it. A time is taken as it is given.
  */
 export async function auditRateWindow(
-  { database }: RateWindowDependencies,
-  { limit, partitionKey, since }: { limit: string; partitionKey: string | null; since: Date },
+  { database, clock }: RateWindowDependencies,
+  { limit, partitionKey, since: asked }: { limit: string; partitionKey: string | null; since: Date | null },
 ): Promise<RateWindowAudit> {
-  const rule = await rateLimit(database, limit);
+  const { definition: rule, updatedAt } = await storedLimit(database, limit);
+  const since = asked ?? new Date(Math.max(clock.wallMs() - auditedMs, updatedAt.getTime()));
   const found = await fullestInterval(database, {
     upstreams: rule.upstreams,
     queues: rule.queues,
@@ -162,6 +167,7 @@ export async function auditRateWindow(
     partitionKey,
     perSeconds: rule.per,
     since,
+    admittedSince: asked === null ? updatedAt : null,
   });
   const key = found !== null && rule.by_partition && found.partitionKey !== '' ? found.partitionKey : partitionKey;
   return {
@@ -265,7 +271,11 @@ async function oneWindow({ database }: RateWindowDependencies, target: WindowTar
 }
 
 async function rateLimit(database: Database, name: string): Promise<RateLimit> {
+  return (await storedLimit(database, name)).definition;
+}
+
+async function storedLimit(database: Database, name: string): Promise<Stored<'rate_limits'>> {
   const stored = await readStored(database, 'rate_limits', name);
   if (stored === undefined) throw new ProblemError('not_found', 'there is no rate limit of this name');
-  return stored.definition;
+  return stored;
 }

@@ -1723,7 +1723,7 @@ export interface RateWindowAudit {
   /** Most that the algorithm allows in any interval of one period, wherever it lies */
   bound: number | null;
   /**
-   * Starts since then are counted
+   * From when on starts were counted: as asked for, or as the default came out
    * @format date-time
    */
   since: string;
@@ -2049,7 +2049,7 @@ export type GetRateWindowData =
 
 export interface AuditRateWindowParams {
   /**
-   * RFC 3339; an hour ago by default
+   * RFC 3339, taken as it is. By default an hour ago, or when the limit was last put (created, changed) where that is later
    * @format date-time
    */
   since?: string;

@@ -183,6 +183,8 @@ export async function fullestInterval(
     readonly partitionKey: string | null;
     readonly perSeconds: number;
     readonly since: Date;
+    /** Leaves out what was admitted before, whenever it left; null: nothing. */
+    readonly admittedSince: Date | null;
   },
 ): Promise<FullestInterval | null> {
   const [row] = await database.query<{ partition_key: string; at: Date; starts: number }>(
@@ -191,13 +193,13 @@ export async function fullestInterval(
               sum(s.cost) over (partition by s.partition_key order by s.at
                                 range between current row and make_interval(secs => $5::float8) following) as starts
          from (select case when $3::boolean then j.partition_key else '' end as partition_key, c.at, j.cost
-                 from (select a.job_id, coalesce(a.sent_at, a.started_at) as at from sluice.attempts a
+                 from (select a.job_id, a.started_at, coalesce(a.sent_at, a.started_at) as at from sluice.attempts a
                         where a.started_at >= $6::timestamptz - interval '1 minute' and (a.sent_at is not null or a.outcome = 'unknown')
                        union all
-                       select q.job_id, q.sent_at from sluice.reconciliations q
+                       select q.job_id, q.started_at, q.sent_at from sluice.reconciliations q
                         where q.started_at >= $6::timestamptz - interval '1 minute' and q.sent_at is not null) c
                  join sluice.jobs j on j.id = c.job_id
-                where c.at >= $6::timestamptz
+                where c.at >= $6::timestamptz and ($7::timestamptz is null or c.started_at >= $7)
                   and (j.upstream = any ($1::text[]) or j.queue = any ($2::text[]))
                   and ($4::text is null or j.partition_key = $4)) s) t
       order by t.starts desc, t.at limit 1`,
@@ -208,6 +210,7 @@ export async function fullestInterval(
       question.partitionKey,
       question.perSeconds,
       question.since,
+      question.admittedSince,
     ],
   );
   return row === undefined ? null : { partitionKey: row.partition_key, at: row.at, starts: Number(row.starts) };

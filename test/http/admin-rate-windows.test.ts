@@ -279,3 +279,39 @@ t.test('the audit counts questions about lost calls too, but for those that neve
   await store.settle(jobs.slice(2), { ...asked, sentAfterMs: null, status: null });
   t.equal((await call('GET', '/all/audit')).body.max_starts, 2);
 });
+
+t.test('the audit leaves out what was let through before the limit was as it is', async (t) => {
+  const { store, call } = await setup(t);
+  await store.addJobs({ count: 12 });
+  const start = async (count: number) => {
+    const { jobs } = await store.claim(count);
+    t.equal(jobs.length, count);
+    return jobs;
+  };
+  const early = await start(4);
+  await store.settle(early.slice(0, 3));
+  await store.putLimit('all', { limit: 2, per: 60, upstreams: ['api'] });
+  const [limit] = await store.database.query<{ updated_at: Date }>('select updated_at from sluice.rate_limits');
+  const since = limit!.updated_at.toISOString();
+  // Admitted before there was a limit, and on its way long after.
+  await store.settle(early.slice(3), { sentAfterMs: 90_000 });
+  t.match((await call('GET', '/all/audit')).body, { max_starts: 0, at: null, bound: 2, since });
+  await store.settle(await start(2));
+  t.match((await call('GET', '/all/audit')).body, { max_starts: 2, bound: 2, since });
+
+  await store.putLimit('all', { limit: 4, per: 60, upstreams: ['api'] });
+  await store.settle(await start(2));
+  await store.putLimit('all', { limit: 1, per: 60, upstreams: ['api'] });
+  t.match((await call('GET', '/all/audit')).body, { max_starts: 0, bound: 1 }, 'lowered');
+
+  const anHourAgo = new Date(Date.now() - 3_600_000).toISOString();
+  t.match(
+    (await call('GET', `/all/audit?since=${anHourAgo}`)).body,
+    { max_starts: 7, bound: 1, since: anHourAgo },
+    'as asked for',
+  );
+  await store.database.query(`update sluice.rate_limits set updated_at = updated_at - interval '1 day'`);
+  const { body } = await call('GET', '/all/audit');
+  t.match(body, { max_starts: 7 });
+  t.ok(Math.abs(Date.parse(body.since) - Date.parse(anHourAgo)) < 60_000, 'an hour, and no longer');
+});

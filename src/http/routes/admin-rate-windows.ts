@@ -29,7 +29,6 @@ const tags = ['rate windows'];
 const access = { scope: 'admin' } as const;
 const limitParameter = z.object({ limit: z.string().describe('Name of a rate limit') });
 const position = z.tuple([z.string(), z.string()]);
-const hourMs = 3_600_000;
 
 export function adminRateWindowRoutes(app: FastifyInstance, deps: RateWindowDependencies): void {
   addReads(app, deps);
@@ -104,11 +103,16 @@ function addAudit(app: FastifyInstance, deps: RateWindowDependencies): void {
       schema: {
         summary: 'Check a limit against what was sent',
         description:
-          "The largest number of starts in any interval of one period, from the attempts' own send times and not from the counter. Calls that are still in flight are not in it yet.",
+          "The largest number of starts in any interval of one period, from the attempts' own send times and not from the counter. Calls that are still in flight are not in it yet. `bound` is that of the definition in force, so by default nothing is counted that was let through before the limit was last put: another limit, or none, allowed that.",
         tags,
         params: limitParameter,
         querystring: z.strictObject({
-          since: z.iso.datetime({ offset: true }).optional().describe('RFC 3339; an hour ago by default'),
+          since: z.iso
+            .datetime({ offset: true })
+            .optional()
+            .describe(
+              'RFC 3339, taken as it is. By default an hour ago, or when the limit was last put (created, changed) where that is later',
+            ),
           partition_key: partitionParameter,
         }),
         response: { 200: rateWindowAuditSchema.describe('What was found') },
@@ -119,7 +123,7 @@ function addAudit(app: FastifyInstance, deps: RateWindowDependencies): void {
       const audit = await auditRateWindow(deps, {
         limit: request.params.limit,
         partitionKey: partitionKey ?? null,
-        since: since === undefined ? new Date(deps.clock.wallMs() - hourMs) : new Date(since),
+        since: since === undefined ? null : new Date(since),
       });
       return {
         limit: audit.limit,

@@ -51,7 +51,7 @@ export const rateWindowAuditSchema = z
       .int()
       .nullable()
       .describe('Most that the algorithm allows in any interval of one period, wherever it lies'),
-    since: z.iso.datetime(),
+    since: z.iso.datetime().describe('From when on starts were counted: as asked for, or as the default came out'),
   })
   .meta({ id: 'RateWindowAudit' });
 

@@ -5,7 +5,9 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
+import type { Readable } from 'node:stream';
 import type { Lines } from '../client/index.ts';
+import { LineForm } from './line-form.ts';
 import { UsageError } from './talk.ts';
 
 export interface LineInput {
@@ -19,21 +21,93 @@ export interface LineInput {
 }
 
 const pieceBytes = 65_536;
+/** Of a pipe, in bytes: no more is held back to see what it is before any of it is sent. */
+const mostHeld = 65_536;
+const nothing = 'no lines: there is nothing to submit';
 
-/** `file`: a path, or `-` for stdin. Throws a UsageError where it cannot be read. */
-export async function openLines(file: string, stdin: NodeJS.ReadStream): Promise<LineInput> {
-  const counter = new LineCounter();
-  const lineNumber = (index: number) => counter.lineNumber(index);
-  if (file === '-') return { lines: counted(stdin, counter), total: null, sha256: null, lineNumber };
+/**
+ * `file`: a path, or `-` for stdin. Throws a UsageError where it cannot be read, holds no line, or is plainly not one item a
+ * line; of a pipe only its beginning is looked at.
+ */
+export async function openLines(file: string, stdin: Readable, signal?: AbortSignal): Promise<LineInput> {
+  if (file === '-') return openPipe('stdin', stdin, signal);
   const open = () => createReadStream(file, { highWaterMark: pieceBytes });
+  const kind = await reading(file, () => stat(file));
+  if (kind.isDirectory()) throw new UsageError(`cannot read ${file}: it is a directory`);
+  if (!kind.isFile()) return openPipe(file, open(), signal);
+  const [counter, form, hash] = [new LineCounter(), new LineForm(), createHash('sha256')];
+  const pieces = () => counted(readable(file, open()), counter);
+  for await (const piece of pieces()) {
+    signal?.throwIfAborted();
+    form.push(piece);
+    refuse(file, form);
+    hash.update(piece);
+  }
+  form.end();
+  refuse(file, form);
+  const total = counter.count;
+  if (total === 0) throw new UsageError(`${file} has ${nothing}`);
+  return { lines: pieces, total, sha256: hash.digest('hex'), lineNumber: (index) => counter.lineNumber(index) };
+}
+
+/** Waits for its first line; blank lines before it are counted, and let go. */
+async function openPipe(name: string, stream: Readable, signal: AbortSignal | undefined): Promise<LineInput> {
+  const [counter, form] = [new LineCounter(), new LineForm()];
+  const pieces = counted(readable(name, stream), counter);
+  const held: Buffer[] = [];
+  let heldBytes = 0;
+  const stop = () => stream.destroy(signal?.reason as Error);
+  signal?.addEventListener('abort', stop, { once: true });
   try {
-    if (!(await stat(file)).isFile()) return { lines: counted(open(), counter), total: null, sha256: null, lineNumber };
-    const hash = createHash('sha256');
-    for await (const piece of counted(open(), counter)) hash.update(piece);
-    const total = counter.count;
-    return { lines: () => counted(open(), counter), total, sha256: hash.digest('hex'), lineNumber };
+    signal?.throwIfAborted();
+    while (!form.firstLineEnded && heldBytes < mostHeld) {
+      const { value, done } = await pieces.next();
+      if (done) {
+        form.end();
+        refuse(name, form);
+        break;
+      }
+      form.push(value);
+      refuse(name, form);
+      if (!counter.nothingYet) {
+        held.push(value);
+        heldBytes += value.length;
+      }
+    }
+    if (held.length === 0) throw new UsageError(`${name} has ${nothing}`);
+  } finally {
+    signal?.removeEventListener('abort', stop);
+  }
+  const lines = (async function* () {
+    yield* held.splice(0);
+    yield* pieces;
+  })();
+  return { lines, total: null, sha256: null, lineNumber: (index) => counter.lineNumber(index) };
+}
+
+function refuse(name: string, { fault }: LineForm): void {
+  if (fault !== null) throw new UsageError(`${name} was not sent: ${fault.what}\n${fault.advice}`);
+}
+
+async function reading<T>(name: string, read: () => Promise<T>): Promise<T> {
+  try {
+    return await read();
   } catch (error) {
-    throw new UsageError(`cannot read ${file}: ${(error as Error).message}`, { cause: error });
+    throw new UsageError(`cannot read ${name}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+/** The stream, whose failure is the user's to mend. */
+async function* readable(name: string, stream: Readable): AsyncGenerator<Buffer> {
+  const pieces = stream[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  try {
+    for (;;) {
+      const { value, done } = await reading(name, () => pieces.next());
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    await pieces.return?.();
   }
 }
 
@@ -60,6 +134,11 @@ class LineCounter {
   #blank = 0;
   #onlyBlanks = true;
   #empty = true;
+
+  /** Only blanks have come. */
+  get nothingYet(): boolean {
+    return this.count === 0 && this.#onlyBlanks;
+  }
 
   restart(): void {
     this.count = 0;

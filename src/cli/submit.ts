@@ -81,7 +81,7 @@ async function submit(file: string, options: SubmitOptions): Promise<void> {
   await talk(
     async (signal) => {
       const client = openClient(options.url);
-      const input = await openLines(file, process.stdin);
+      const input = await openLines(file, process.stdin, signal);
       const defaults = defaultsOf(options);
       const idempotencyKey = options.key ?? derivedKey(input, defaults);
       const submission = client.submitLines(input.lines, {

@@ -225,7 +225,7 @@ returns table (
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
   payload_version text, max_attempts int, cost int, fresh_keys int,
   definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean,
-  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean, window_name text[], window_at text[])
+  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean, window_name text[], window_at text[], look_ms float8)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -256,6 +256,9 @@ declare
   v_window_at tid[] := p_window_at;
   v_place int;
   v_given int := 0;
+  -- For how long windows and heads of lanes were looked for, nobody waited for meanwhile.
+  v_look interval := '0';
+  v_since timestamptz;
   -- Found empty from their place on: they stay open, so that a busy lane is not closed and woken many times a second.
   v_lingering bigint[] := '{}';
   c record;
@@ -381,6 +384,7 @@ begin
       g_counted := c.counted or c.fifo;
       g_windowed := c.shared_limits <> '{}' or c.partition_limits <> '{}';
 
+      v_since := clock_timestamp();
       for i in 1 .. coalesce(array_length(c.shared_limits, 1), 0) loop
         select * into r from sluice.rate_limits x where x.name = c.shared_limits[i];
         if not pg_try_advisory_xact_lock_shared(7305003, hashtext(r.name)) then g_ok := false; exit; end if;
@@ -389,6 +393,7 @@ begin
         g_r := array_append(g_r, r);
         g_w := array_append(g_w, w);
       end loop;
+      v_look := v_look + (clock_timestamp() - v_since);
       -- Before any cooldown is read, or one that commits after the look would be missed.
       for i in 1 .. coalesce(array_length(c.partition_limits, 1), 0) loop
         exit when not g_ok;
@@ -564,6 +569,7 @@ begin
           continue;
         end if;
 
+        v_since := clock_timestamp();
         if not g_windowed then
           select array_agg(s.rank), array_agg(s.seq), count(*) into l_ranks, l_seqs, l_taken
             from (select x.rank, x.seq from sluice.ready_jobs x
@@ -599,6 +605,7 @@ begin
             p_seq := p_seq || j.seq;
           end loop;
         end if;
+        v_look := v_look + (clock_timestamp() - v_since);
         if l_taken > 0 then
           p_lane := p_lane || array_fill(l_id, array[l_taken]);
           p_at := p_at || array_fill(sluice.at_us(v_us), array[l_taken]);
@@ -705,7 +712,7 @@ begin
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean,
-               null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[]
+               null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[], null::float8
           from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
         v_given := v_given + array_length(p_lane, 1);
       end if;
@@ -751,6 +758,7 @@ begin
   job_id := null; definitions_version := v_version; busy := v_busy; more := v_more; lease_lost := false;
   at_lane := v_at_lane; at_rank := v_at_rank; at_seq := v_at_seq; lingers := v_lingering <> '{}';
   window_name := v_window_name; window_at := v_window_at::text[];
+  look_ms := extract(epoch from v_look) * 1000;
   v_us := sluice.clock_us();
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
@@ -783,6 +791,8 @@ export interface Claim {
   readonly slots: number;
   /** Names this claim where it brought jobs ahead: those after the first `slots`. They may be called once a settle has let them go. */
   readonly aheadId: string | null;
+  /** How long it looked for windows and for the heads of lanes, in milliseconds: dead rows that it had to step over make it long. */
+  readonly lookMs: number;
   /** Where the rows of windows are that it charged. */
   readonly windows: readonly WindowPlace[];
   /** A lane had nothing behind the place that was given for it, and was left open: it is to be looked at from its start soon. */
@@ -851,6 +861,7 @@ interface ClaimRow {
   lingers: boolean;
   window_name: string[] | null;
   window_at: string[] | null;
+  look_ms: number | null;
 }
 
 /** Claims jobs for `slots` calls that can start at once, for a worker that holds a live lease (`leases.ts`). */
@@ -899,6 +910,7 @@ export async function claimJobs(
     })),
     windows: (window_name ?? []).map((limit, i) => ({ limit, at: window_at![i]! })),
     lingers: summary.lingers ?? false,
+    lookMs: summary.look_ms ?? 0,
   };
 }
 

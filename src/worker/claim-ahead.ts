@@ -23,6 +23,8 @@ const togetherMs = 20;
 const driftMs = 0.25;
 /** Never more than this, whatever the speed: bounds what a process holds. */
 const mostJobs = 512;
+/** Fewer are not worth it: calls that end now and then are no speed. */
+const fewestJobs = 8;
 /** The speed is taken over at least so long, in milliseconds. */
 const windowMs = 10;
 
@@ -78,6 +80,7 @@ export class ClaimAhead {
       this.#ended = 0;
       this.#sinceMs = now;
     }
-    return Math.min(mostJobs, Math.floor(this.#speed * this.#aheadMs));
+    const jobs = Math.floor(this.#speed * this.#aheadMs);
+    return jobs < fewestJobs ? 0 : Math.min(mostJobs, jobs);
   }
 }

@@ -69,6 +69,7 @@ export class ClaimLoop {
 
   /** There may be work: a notification. */
   wake(): void {
+    this.#places.workCame();
     this.#hungry = true;
     this.#wake.set();
   }
@@ -137,7 +138,7 @@ export class ClaimLoop {
       onLeaseLost();
       return longestPauseMs;
     }
-    this.#places.claimed(from, claim, startedAtMs, clock.monotonicMs());
+    this.#places.claimed(from, claim, clock.monotonicMs());
     // Without a free slot it cannot know what there was for one.
     this.#hungry ||= claim.more || slots === 0 || claim.jobs.length >= slots;
     if (claim.jobs.length > 0) await onClaim(claim, startedAtMs, startedWallMs);

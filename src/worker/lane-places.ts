@@ -9,9 +9,10 @@ import type { Claim, LanePlace, WindowPlace } from '../postgres/claim-jobs.ts';
 
 /** How long places are gone by, in milliseconds: what came back before them waits for so long at most. */
 const trustMs = 50;
-/** A look from the start that took longer than this steps over many dead rows; it may take a twentieth of the time. */
+/** A look from the start that took longer than this steps over many dead rows; it may take a twentieth of the time, up to a limit. */
 const dearLookMs = 10;
 const dearLookShare = 20;
+const longestTrustMs = 5_000;
 /** Of windows whose rows are remembered. */
 const mostWindows = 100;
 
@@ -39,13 +40,13 @@ export class LanePlaces {
     return Math.max(0, this.#untilMs - nowMs);
   }
 
-  /** What a claim gave that was made with the places `from`; it left at `startedAtMs` and was back at `endedAtMs`. */
-  claimed(from: readonly LanePlace[], { places, windows }: Claim, startedAtMs: number, endedAtMs: number): void {
+  /** What a claim gave that was made with the places `from`, and is back at `nowMs`. */
+  claimed(from: readonly LanePlace[], { places, windows, lookMs }: Claim, nowMs: number): void {
     if (from.length === 0) {
       this.#places.clear();
-      const tookMs = endedAtMs - startedAtMs;
-      this.#dear = tookMs >= dearLookMs;
-      this.#untilMs = endedAtMs + (this.#dear ? Math.max(trustMs, tookMs * dearLookShare) : trustMs);
+      // As the database measured it: the claim itself may have waited for a lock, a connection or a process that stood still.
+      this.#dear = lookMs >= dearLookMs;
+      this.#untilMs = nowMs + (this.#dear ? Math.min(longestTrustMs, lookMs * dearLookShare) : trustMs);
     }
     for (const place of places) this.#places.set(place.laneId, place);
     this.#windows = windows.slice(-mostWindows);
@@ -55,6 +56,11 @@ export class LanePlaces {
   clear(): void {
     this.forget();
     this.#windows = [];
+  }
+
+  /** Work came, perhaps before a place. Where looks from the start are dear it has to wait for the next one. */
+  workCame(): void {
+    if (!this.#dear) this.forget();
   }
 
   /** A job of ours goes back to its place, or may: the next claim is to find it. */

@@ -6,8 +6,9 @@ import { LanePlaces } from '../../src/worker/lane-places.ts';
 const place = (laneId: number, seq: number) => ({ laneId, rank: 0, seq });
 const windows = [{ limit: 'quota', at: '(3,1)' }];
 
-function claim(...places: Claim['places']): Claim {
+function claim(lookMs: number, ...places: Claim['places']): Claim {
   return {
+    lookMs,
     jobs: [],
     slots: 1,
     aheadId: null,
@@ -25,9 +26,9 @@ function claim(...places: Claim['places']): Claim {
 t.test('the first claim looks from the start; for 50 ms the next ones go on from there', async (t) => {
   const places = new LanePlaces();
   t.same(places.at(0), []);
-  places.claimed([], claim(place(1, 10)), 0, 5);
+  places.claimed([], claim(1, place(1, 10)), 5);
   t.same(places.at(6), [place(1, 10)]);
-  places.claimed(places.at(6), claim(place(1, 20), place(2, 7)), 6, 9);
+  places.claimed(places.at(6), claim(1, place(1, 20), place(2, 7)), 9);
   t.same(places.at(54), [place(1, 20), place(2, 7)]);
   t.equal(places.trustedForMs(50), 5);
   t.same(places.at(55), [], 'a look that goes on does not lengthen it');
@@ -36,28 +37,41 @@ t.test('the first claim looks from the start; for 50 ms the next ones go on from
 
 t.test('a look from the start forgets lanes that it did not take from', async (t) => {
   const places = new LanePlaces();
-  places.claimed([], claim(place(1, 10), place(2, 10)), 0, 1);
-  places.claimed([], claim(place(2, 20)), 60, 61);
+  places.claimed([], claim(1, place(1, 10), place(2, 10)), 1);
+  places.claimed([], claim(1, place(2, 20)), 61);
   t.same(places.at(62), [place(2, 20)]);
 });
 
-t.test('a dear look comes less often, and then windows are found where they were', async (t) => {
+t.test('a dear look comes less often, but within 5 s, and then windows are found where they were', async (t) => {
   const places = new LanePlaces();
-  places.claimed([], claim(place(1, 10)), 0, 5);
+  places.claimed([], claim(5, place(1, 10)), 5);
   t.same(places.windowsAt(6), [], 'a look by name is cheap');
-  places.claimed([], claim(place(1, 10)), 100, 200);
+  places.claimed([], claim(100, place(1, 10)), 200);
   t.same(places.windowsAt(201), windows);
   t.same(places.at(2199), [place(1, 10)], 'a twentieth of the time goes into such looks');
   t.same(places.at(2200), []);
   t.same(places.windowsAt(2200), []);
+  places.claimed([], claim(1_000, place(1, 10)), 10_000);
+  t.same(places.at(14_999), [place(1, 10)]);
+  t.same(places.at(15_000), []);
+});
+
+t.test('work that came ends it where a look is cheap, and where it is dear waits for the next one', async (t) => {
+  const places = new LanePlaces();
+  places.claimed([], claim(1, place(1, 10)), 0);
+  places.workCame();
+  t.same(places.at(1), []);
+  places.claimed([], claim(50, place(1, 10)), 100);
+  places.workCame();
+  t.same(places.at(101), [place(1, 10)]);
 });
 
 t.test('a job that goes back, and a claim that failed, end it at once', async (t) => {
   const places = new LanePlaces();
-  places.claimed([], claim(place(1, 10)), 0, 100);
+  places.claimed([], claim(100, place(1, 10)), 100);
   places.forget();
   t.same(places.at(101), []);
-  places.claimed([], claim(place(1, 10)), 200, 300);
+  places.claimed([], claim(100, place(1, 10)), 300);
   places.clear();
   t.same(places.at(301), []);
   t.same(places.windowsAt(301), []);

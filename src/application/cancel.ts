@@ -29,8 +29,8 @@ export async function cancelJob(deps: JobDependencies, tenant: string, jobId: st
 function notNow(state: JobState): ProblemError {
   const why =
     state === 'running'
-      ? 'a call for it is under way, and what that does can not be called off'
-      : `it is ${state}, and what has ended stays as it is`;
+      ? 'a call for it is under way, and what that does cannot be called off'
+      : 'what has ended stays as it is';
   return new ProblemError('conflict', `the job is ${state}: ${why}`, { state });
 }
 

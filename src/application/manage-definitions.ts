@@ -6,6 +6,7 @@ import { checkDefinition, checkDefinitions, definitionKinds, schemas } from '../
 import type { DefinitionKind, Upstream } from '../domain/definitions.ts';
 import { ProblemError } from '../domain/errors.ts';
 import { permitMs } from '../domain/rate-window.ts';
+import { faultsInWords } from '../domain/schema-faults.ts';
 import { defaultQueue } from '../domain/submission.ts';
 import type { Database } from '../postgres/database.ts';
 import {
@@ -79,7 +80,7 @@ export async function putDefinition<K extends DefinitionKind>(
   return change(deps, async (client) => {
     const faults = checkDefinition(kind, name, definition, await readDefinitions(client), { secrets: deps.secrets });
     if (faults.length > 0) {
-      const detail = `the ${words[kind]} ${JSON.stringify(name.slice(0, 80))}: ${faults.map((fault) => fault.message).join('; ')}`;
+      const detail = `the ${words[kind]} ${JSON.stringify(name.slice(0, 80))}: ${faultsInWords(faults)}`;
       throw new ProblemError('invalid_definition', detail, { errors: faults });
     }
     const before = await readStored(client, kind, name);

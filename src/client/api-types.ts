@@ -1042,7 +1042,7 @@ export interface Job {
   attempts_used: number;
   /** Throttled answers, which spend no attempt */
   throttles: number;
-  /** What says that it succeeded */
+  /** What tells the end. `response`: the upstream's answer to the call, a success or one that failed the job at once; `receipt`: the receiver's word; `reconciled`: what the upstream said when asked. null: it has not ended, or no answer decided it (a budget was spent, it was cancelled, it expired, its cost fits no limit) */
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it */
   response: {
@@ -1138,7 +1138,7 @@ export interface JobSummary {
   attempts_used: number;
   /** Throttled answers, which spend no attempt */
   throttles: number;
-  /** What says that it succeeded */
+  /** What tells the end. `response`: the upstream's answer to the call, a success or one that failed the job at once; `receipt`: the receiver's word; `reconciled`: what the upstream said when asked. null: it has not ended, or no answer decided it (a budget was spent, it was cancelled, it expired, its cost fits no limit) */
   evidence: "response" | "receipt" | "reconciled" | null;
   /** The answer that ended it; its excerpt is with the job */
   response: {

@@ -25,6 +25,34 @@ export function jsonPointer(path: readonly PropertyKey[], prefix = ''): string {
   return prefix + path.map((part) => `/${String(part).replaceAll('~', '~0').replaceAll('/', '~1')}`).join('');
 }
 
+/** More are in the list of the faults itself. */
+const mostInWords = 5;
+
+/**
+ * For people, in a line: `limit must be an integer; per is required`. Each fault names its field (an element of a list by
+ * the list's name too: `keys/0`), unless its message does.
+ */
+export function faultsInWords(faults: readonly Fault[]): string {
+  const told = faults.slice(0, mostInWords).map(inWords);
+  const more = faults.length - told.length;
+  return `${told.join('; ')}${more > 0 ? `; and ${more} more` : ''}`;
+}
+
+/** How messages begin that want their field as the subject. */
+const predicate = /^(is|are|must|has|have|may|cannot|belongs|does) /;
+
+function inWords({ pointer = '', code, message }: Fault): string {
+  const parts = pointer.split('/').slice(1);
+  const from = parts.findLastIndex((part) => !/^\d+$/.test(part));
+  const field = parts
+    .slice(Math.max(0, from))
+    .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'))
+    .join('/');
+  if (field === '' || code.startsWith('unknown_') || message.startsWith(`${field} `)) return message;
+  const shown = field.length > 80 ? `${field.slice(0, 80)}…` : field;
+  return predicate.test(message) ? `${shown} ${message}` : `${shown}: ${message}`;
+}
+
 function faultsOf(issue: Issue, schema: z.ZodType, input: unknown, prefix: string): Fault[] {
   const pointer = jsonPointer(issue.path, prefix);
   if (issue.code === 'unrecognized_keys') {

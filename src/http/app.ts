@@ -21,7 +21,7 @@ import { addLoadShedding, type LoadLimits } from './load-shedding.ts';
 import { addOpenApi } from './openapi.ts';
 import { problemDocument, problemMediaType } from './problem-details.ts';
 import { addRequestLog } from './request-log.ts';
-import { refuseUnknownParameters, requestValidator } from './request-validation.ts';
+import { refuseUnknownParameters, refuseUnreadBodies, requestValidator } from './request-validation.ts';
 import { adminApiKeyRoutes } from './routes/admin-api-keys.ts';
 import { adminDeadLetterRoutes } from './routes/admin-dead-letter.ts';
 import { adminDefinitionRoutes } from './routes/admin-definitions.ts';
@@ -99,6 +99,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   openDocs(app);
   addAuth(app, { adminKey: deps.adminKey, identify: (key) => identify(deps, key) });
   refuseUnknownParameters(app, docsPath);
+  refuseUnreadBodies(app);
   addIntakeLimit(app, deps.intakePerMinute);
   addLoadShedding(app, deps.loadLimits);
   addOpenApi(app);

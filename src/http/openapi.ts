@@ -16,7 +16,8 @@ import { refusalsOf, refusalText } from './refusals.ts';
 const description =
   'Push a batch of calls at a rate-limited API: every item gets its own verdict, what is accepted is durable, and all ' +
   'replicas together never exceed the quota. Times are RFC 3339 in UTC with milliseconds. Errors are ' +
-  '`application/problem+json` (RFC 9457). Unknown query parameters and unknown fields are errors.\n\n' +
+  '`application/problem+json` (RFC 9457). Unknown query parameters and unknown fields are errors, and so is a body ' +
+  '(but `{}`) where an operation takes none.\n\n' +
   'A key is sent as `Authorization: Bearer …`; each operation names the scope that it needs. No key or an unknown one is a ' +
   '401, a key without the scope a 403, and what belongs to another tenant a 404. Where submissions are limited they answer ' +
   'with `RateLimit` and `RateLimit-Policy`, and one too many is a 429 `too_many_requests` with Retry-After. A process that ' +

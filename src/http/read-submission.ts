@@ -8,7 +8,7 @@
 import { ProblemError } from '../domain/errors.ts';
 import { requestFingerprint } from '../domain/idempotency.ts';
 import { nestsDeeperThan, type UnsafeNumber, unsafeNumbers } from '../domain/json-source.ts';
-import { checkShape } from '../domain/schema-faults.ts';
+import { checkShape, faultsInWords } from '../domain/schema-faults.ts';
 import { defaultQueue, maxItems, maxNesting, type Submission } from '../domain/submission.ts';
 import { crowdedMember, type ItemContext, prototypeFault, readItem } from './read-item.ts';
 import { envelopeSchema } from './schemas/batches.ts';
@@ -28,7 +28,7 @@ export function readSubmission(text: string): ReadSubmission {
   refusePrototypes(value);
   const { value: envelope, faults } = checkEnvelope(value);
   if (faults !== undefined) {
-    throw new ProblemError('invalid_request', `the batch: ${faults[0]!.message}`, { errors: faults });
+    throw new ProblemError('invalid_request', `the batch: ${faultsInWords(faults)}`, { errors: faults });
   }
   const { queue = defaultQueue, derive_keys: deriveKeys = false, defaults = {}, items } = envelope;
   if (items.length === 0) throw new ProblemError('empty_batch', 'items is empty; a batch has at least one');

@@ -2,10 +2,10 @@
  * Checks what a request brings against the route's zod schemas and reports every fault with a JSON pointer. Faults in the
  * body point into the body; faults elsewhere start with /query, /params or /headers.
  */
-import type { FastifyInstance, FastifySchemaCompiler } from 'fastify';
+import type { FastifyInstance, FastifyRequest, FastifySchemaCompiler } from 'fastify';
 import { z } from 'zod';
 import { ProblemError } from '../domain/errors.ts';
-import { checkShape } from '../domain/schema-faults.ts';
+import { checkShape, faultsInWords } from '../domain/schema-faults.ts';
 
 const places: Readonly<Record<string, { prefix: string; words: string }>> = {
   body: { prefix: '', words: 'the body' },
@@ -20,7 +20,8 @@ export const requestValidator: FastifySchemaCompiler<unknown> = ({ schema, httpP
   return (input) => {
     const { value, faults } = checkShape(schema as z.ZodType, input, prefix);
     if (faults === undefined) return { value };
-    return { error: new ProblemError('invalid_request', `${words}: ${faults[0]!.message}`, { errors: faults }) };
+    const detail = `${words}: ${faultsInWords(faults)}`;
+    return { error: new ProblemError('invalid_request', detail, { errors: faults }) };
   };
 };
 
@@ -45,5 +46,27 @@ export function refuseUnknownParameters(app: FastifyInstance, except?: RegExp): 
       throw new Error(`${route.method} ${route.url}: its query parameters must be a strict object`);
     }
     route.schema = { ...route.schema, querystring };
+  });
+}
+
+/** Methods whose bodies the framework reads. */
+const mayBringBody: ReadonlySet<unknown> = new Set(['POST', 'PUT', 'PATCH', 'DELETE']);
+const nothing = z.strictObject({});
+const checkNothing = requestValidator({ schema: nothing, httpPart: 'body', method: '', url: '' });
+
+/**
+ * A route without a schema of its body takes none: what is sent all the same (`{"fresh_key": true}` to a route that has no
+ * such option) was meant to do something, and is an error rather than left unread. Many clients send `{}` where they send
+ * nothing.
+ */
+export function refuseUnreadBodies(app: FastifyInstance): void {
+  app.addHook('onRoute', (route) => {
+    if (route.schema?.body !== undefined || ![route.method].flat().some((method) => mayBringBody.has(method))) return;
+    const refuse = async ({ body }: FastifyRequest): Promise<void> => {
+      if (body === undefined) return;
+      const { error } = checkNothing(body) as { error?: Error };
+      if (error !== undefined) throw error;
+    };
+    route.preValidation = [route.preValidation ?? [], refuse].flat();
   });
 }

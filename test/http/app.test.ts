@@ -263,3 +263,53 @@ t.test('answers keep to their schema', async (t) => {
     z.object({ openapi: z.literal('3.1.1') }).safeParse((await app.inject({ url: '/openapi.json' })).json()).success,
   );
 });
+
+t.test('a refusal says in words which field is at fault', async (t) => {
+  const { app } = await setup(t);
+  const detailOf = async (method: 'GET' | 'POST', url: string, payload?: object) => {
+    const response = await app.inject({ method, url, ...(payload && { payload }) });
+    isProblem(t, response, 400, 'invalid_request');
+    return response.json().detail;
+  };
+  t.equal(await detailOf('GET', '/v1/receipts'), 'the query parameters: key is required');
+  t.equal(await detailOf('POST', '/v1/receipts/lookup', {}), 'the body: keys is required');
+  t.equal(
+    await detailOf('POST', '/admin/api-keys', { scopes: ['submit'], tenant: 5 }),
+    'the body: name is required; tenant must be a string',
+  );
+  t.equal(await detailOf('POST', '/v1/batches', { queue: 5 }), 'the batch: queue must be a string; items is required');
+});
+
+t.test('a body that no route reads is refused, unless it is empty', async (t) => {
+  const { app } = await setup(t);
+  const id = '01a229d4-e669-74ea-9104-965b77a9264f';
+  const routes = [
+    ...['cancel', 'close', 'resume'].map((action) => `POST /v1/batches/${id}/${action}`),
+    `POST /v1/jobs/${id}/cancel`,
+    ...['pause', 'resume'].flatMap((action) => [`POST /admin/queues/a/${action}`, `POST /admin/upstreams/a/${action}`]),
+    ...['upstreams', 'queues', 'rate-limits'].map((kind) => `DELETE /admin/${kind}/a`),
+    `DELETE /admin/api-keys/${id}`,
+    // Those that take a body know their fields.
+    ...['pause', 'resume', 'reset'].map((action) => `POST /admin/rate-windows/a/${action}`),
+    `POST /v1/jobs/${id}/retry`,
+    'PUT /v1/receipts?key=a',
+    'POST /admin/dead-letter/redrive',
+  ];
+  for (const route of routes) {
+    const [method, url] = route.split(' ') as ['POST' | 'PUT' | 'DELETE', string];
+    const send = (payload?: string) =>
+      app.inject({ method, url, ...(payload && { payload, headers: { 'content-type': 'application/json' } }) });
+    const refused = await send('{"x":1}');
+    isProblem(t, refused, 400, 'invalid_request');
+    t.match(refused.json(), {
+      detail: 'the body: there is no field "x"',
+      errors: [{ pointer: '/x', code: 'unknown_field' }],
+    });
+    for (const body of ['[]', '[1]', '"x"', '1', 'true']) isProblem(t, await send(body), 400, 'invalid_request');
+    if (route.endsWith('redrive')) continue;
+    // They get as far as the database, which is not there.
+    for (const body of [undefined, '{}', ' { } ']) {
+      t.equal((await send(body)).statusCode, 503, `${route} ${body}`);
+    }
+  }
+});

@@ -76,7 +76,14 @@ t.test(
       status: 409,
       body: { code: 'conflict', state: 'running', detail: /running/ },
     });
-    t.match(await act(waiting, 'cancel'), { status: 409, body: { code: 'conflict', state: 'cancelled' } });
+    t.match(await act(waiting, 'cancel'), {
+      status: 409,
+      body: {
+        code: 'conflict',
+        state: 'cancelled',
+        detail: 'the job is cancelled: what has ended stays as it is',
+      },
+    });
     for (const id of [nowhere, 'x', '%00']) {
       t.match(await act(id, 'cancel'), { status: 404, body: { code: 'not_found' } });
       t.match(await act(id, 'retry'), { status: 404, body: { code: 'not_found' } });

@@ -58,7 +58,12 @@ export const jobSchema = z
     max_attempts: z.number().int().nullable().describe("The job's own, else the upstream's"),
     attempts_used: z.number().int(),
     throttles: z.number().int().describe('Throttled answers, which spend no attempt'),
-    evidence: z.enum(['response', 'receipt', 'reconciled']).nullable().describe('What says that it succeeded'),
+    evidence: z
+      .enum(['response', 'receipt', 'reconciled'])
+      .nullable()
+      .describe(
+        "What tells the end. `response`: the upstream's answer to the call, a success or one that failed the job at once; `receipt`: the receiver's word; `reconciled`: what the upstream said when asked. null: it has not ended, or no answer decided it (a budget was spent, it was cancelled, it expired, its cost fits no limit)",
+      ),
     response: z
       .object({
         status: z.number().int(),

@@ -178,7 +178,7 @@ export function loadConfig(env: Environment = process.env): Config {
     logLevel: found.LOG_LEVEL,
     faultPlan: found.SLUICE_FAULT_POINTS,
     startedByNpm: env.npm_lifecycle_event !== undefined,
-    warnings: unknown,
+    warnings: [...unknown, ...shortKeyWarning(found.SLUICE_ADMIN_KEY)],
   };
 }
 
@@ -214,6 +214,17 @@ function describe(issue: z.core.$ZodIssue, env: Environment): string {
   const value = env[name] ?? '';
   if (value === '') return `${name}: ${issue.message}; it is set, but empty`;
   return `${name}: ${issue.message}${mayBeSecret.has(name) ? '' : `, not ${JSON.stringify(value.slice(0, 100))}`}`;
+}
+
+/** Shorter ones can be found by trying. */
+const shortestGoodKey = 16;
+
+/** A word and no fault, since on a machine of one's own any key does. The key itself is never repeated. */
+function shortKeyWarning(key: string | undefined): string[] {
+  if (key === undefined || key.length >= shortestGoodKey) return [];
+  return [
+    `SLUICE_ADMIN_KEY: has fewer than ${shortestGoodKey} characters, so it may be guessed; better: openssl rand -hex 32`,
+  ];
 }
 
 /** Without keys everybody who reaches the port may do everything, so only this machine may reach it. */

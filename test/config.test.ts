@@ -55,7 +55,7 @@ t.test('every variable is taken', async (t) => {
     SLUICE_CONFIG: file,
     SLUICE_SECRETS: 'A_KEY, B_KEY',
     SLUICE_ROLES: 'worker',
-    SLUICE_ADMIN_KEY: 'k',
+    SLUICE_ADMIN_KEY: 'a-key-without-spaces',
     SLUICE_CONCURRENCY: '1',
     SLUICE_LEASE_SECONDS: '3',
     SLUICE_SHUTDOWN_SECONDS: '0',
@@ -76,7 +76,7 @@ t.test('every variable is taken', async (t) => {
     host: '0.0.0.0',
     port: 0,
     configFile: file,
-    adminKey: 'k',
+    adminKey: 'a-key-without-spaces',
     concurrency: 1,
     leaseSeconds: 3,
     shutdownSeconds: 0,
@@ -168,6 +168,14 @@ t.test('without a key only this machine may reach it', async (t) => {
   }
   t.match(faultsOf({ SLUICE_ADMIN_KEY: 'two words' }), [/^SLUICE_ADMIN_KEY: must be/]);
   t.notMatch(faultsOf({ SLUICE_ADMIN_KEY: 'two words' }).join(), 'two words', 'a key is never repeated');
+});
+
+t.test('a key that can be guessed is taken, with a warning that does not repeat it', async (t) => {
+  const config = loadConfig({ SLUICE_ADMIN_KEY: 'x'.repeat(15) });
+  t.equal(config.adminKey, 'x'.repeat(15));
+  t.match(config.warnings, [/^SLUICE_ADMIN_KEY: has fewer than 16 characters/]);
+  t.notMatch(config.warnings[0], /xx/);
+  t.same(loadConfig({ SLUICE_ADMIN_KEY: 'x'.repeat(16) }).warnings, []);
 });
 
 t.test('names that nearly are ours', async (t) => {

@@ -5,13 +5,14 @@
 import { createHash } from 'node:crypto';
 import { Command, Option } from 'commander';
 import type { BatchProgress, LineDefaults, LineSubmission, LineVerdict } from '../client/index.ts';
+import { FaultLines } from './fault-lines.ts';
 import { endOf, exitCodeOf, followBatch } from './follow-batch.ts';
 import { type LineInput, openLines } from './line-source.ts';
 import { openProgressView, type ProgressView } from './progress-view.ts';
 import { exitCodes, type Failure, openClient, talk, talking, talkingHelp, tell } from './talk.ts';
 
-/** More lines that were not taken are counted, and not told one by one. */
-const mostTold = 100;
+/** Lines that were not taken in the JSON result; more are counted. */
+const mostListed = 100;
 
 const help = `
 Each line is one item: {"idempotency_key": "ord-1", "upstream": "stripe", "path": "/v1/charges", "body": {"amount": 5}}
@@ -21,14 +22,18 @@ A broken connection is taken up again by itself a few times. After that, or afte
 key of the submission is made from the file and the options, so that it goes on with the same batch, and nothing is doubled.
 Lines of a pipe can be read only once: give --key, and pipe the same lines again.
 
+Under the same key the verdicts stay those of the first time, also where what was missing is there by now. To have rejected
+lines judged anew, give --key NEW, any name not used yet: what was accepted is then a duplicate, and nothing is done twice.
+
 Progress, and lines that were not taken, go to stderr; the result goes to stdout.
 
 Exit codes:
   ${exitCodes.ok}    every line was accepted, or is a duplicate of what is known; with --wait: and every job succeeded
   ${exitCodes.notAll}    some line was rejected or is a conflict; with --wait: or some job failed, was cancelled or expired
-  ${exitCodes.usage}    wrong arguments or environment, or the file cannot be read
+  ${exitCodes.usage}    wrong arguments or environment; or the file cannot be read, has no lines, or is not one item a line
   ${exitCodes.unreachable}    the service could not be reached, or the connection broke more often than is put up with
-  ${exitCodes.refused}    refused: not with this key, or not the lines that are stored under this --key
+  ${exitCodes.refused}    refused: not with this key, or not the lines that are stored under this --key; with --wait: or the lines are
+       all stored, and only following them is refused
   ${exitCodes.held}    with --wait: what is left of the batch is held, and a person has to decide
   ${exitCodes.interrupted}  interrupted; the batch is incomplete until the same command is given again
 ${talkingHelp}`;
@@ -140,10 +145,12 @@ class Run {
   readonly #input: LineInput;
   readonly #submission: LineSubmission;
   readonly #view: ProgressView;
+  readonly #faults: FaultLines;
   readonly #counts = { total: 0, accepted: 0, duplicate: 0, conflict: 0, rejected: 0 };
   readonly #notTaken: NotTaken[] = [];
   #needRetry = 0;
   #replayed = 0;
+  #replayedRejected = 0;
 
   constructor(file: string, options: SubmitOptions, input: LineInput, submission: LineSubmission, view: ProgressView) {
     this.#file = file;
@@ -151,31 +158,39 @@ class Run {
     this.#input = input;
     this.#submission = submission;
     this.#view = view;
+    this.#faults = new FaultLines(view);
   }
 
   async readVerdicts(): Promise<void> {
-    for await (const verdict of this.#submission) {
-      this.#count(verdict);
-      this.#view.show(this.#counts.total, this.#input.total, this.#countWords());
+    try {
+      for await (const verdict of this.#submission) {
+        this.#count(verdict);
+        this.#view.show(this.#counts.total, this.#input.total, this.#countWords());
+      }
+    } finally {
+      this.#view.end();
+      this.#faults.end(this.#itemsHint());
     }
-    this.#view.end();
-    const more = this.#counts.conflict + this.#counts.rejected - this.#notTaken.length;
-    if (more > 0) this.#view.say(`… and ${more} more lines that were not taken; all of them: ${this.#itemsHint()}`);
+    const count = this.#replayedRejected;
+    if (count === 0) return;
+    this.#view.say(
+      `${count} of the rejected ${count === 1 ? 'line has its verdict' : 'lines have their verdicts'} of the first time, when the same lines were sent under the same key. ` +
+        'To have them judged anew, give --key NEW (any name not used yet); what was accepted is then duplicate, and nothing is done twice.',
+    );
   }
 
   #count(verdict: LineVerdict): void {
     this.#counts.total += 1;
     this.#counts[verdict.verdict] += 1;
     if (verdict.replayed) this.#replayed += 1;
+    if (verdict.replayed && verdict.verdict === 'rejected') this.#replayedRejected += 1;
     if (verdict.needs_retry) this.#needRetry += 1;
     if (verdict.verdict === 'accepted' || verdict.verdict === 'duplicate') return;
-    if (this.#notTaken.length === mostTold) return;
     const { index, idempotency_key, errors = [] } = verdict;
     const line = this.#input.lineNumber(index);
+    this.#faults.tell(line, verdict);
+    if (this.#notTaken.length === mostListed) return;
     this.#notTaken.push({ line, index, idempotency_key, verdict: verdict.verdict, errors });
-    const key = idempotency_key === null ? '' : ` (${idempotency_key})`;
-    const why = errors.map(faultWords).join('; ');
-    this.#view.say(`line ${line}${key} ${verdict.verdict}: ${why}`);
   }
 
   /** Writes the result; gives the exit code. `end`: the batch as it was followed to its end. */
@@ -188,7 +203,11 @@ class Run {
       this.#writeJson({ status: (end ?? summary).status, jobs: (end ?? summary).jobs, exit_code: exitCode });
       return exitCode;
     }
-    const { batch_id } = summary;
+    this.#writeWords(summary.batch_id, end);
+    return exitCode;
+  }
+
+  #writeWords(batchId: string, end: BatchProgress | undefined): void {
     const lines = [`${this.#counts.total} lines: ${this.#countWords()}`];
     if (this.#replayed > 0)
       lines.push(`${this.#replayed} of them had been stored before: the same lines were sent under the same key`);
@@ -197,19 +216,23 @@ class Run {
         `${this.#needRetry} of the duplicates ended as failed, cancelled or expired, and do not run again by themselves`,
       );
     }
-    lines.push(end === undefined ? `batch ${batch_id}; follow it: sluice watch ${batch_id}` : endOf(end));
+    lines.push(end === undefined ? `batch ${batchId}; follow it: sluice watch ${batchId}` : endOf(end));
     process.stdout.write(`${lines.join('\n')}\n`);
-    return exitCode;
   }
 
   fail(failure: Failure): void {
-    const { batchId, idempotencyKey } = this.#submission;
+    const { batchId, idempotencyKey, summary } = this.#submission;
     if (this.#options.json) {
-      this.#writeJson({ error: { code: failure.code, message: failure.message }, exit_code: failure.exitCode });
+      const known = summary === undefined ? {} : { status: summary.status, jobs: summary.jobs };
+      const error = { code: failure.code, message: failure.message };
+      this.#writeJson({ ...known, error, exit_code: failure.exitCode });
+    } else if (summary !== undefined) {
+      this.#writeWords(summary.batch_id, undefined);
     }
     tell(failure);
-    if (this.#submission.summary !== undefined) {
-      tell({ ...failure, message: `every line was stored; follow the batch: sluice watch ${batchId}` });
+    if (summary !== undefined) {
+      const what = failure.exitCode === exitCodes.refused ? 'was refused: it needs a key that may read' : 'has ended';
+      tell({ ...failure, message: `every line is stored in batch ${batchId}; only following it (--wait) ${what}` });
       return;
     }
     if (failure.exitCode === exitCodes.refused || failure.exitCode === exitCodes.usage) return;
@@ -249,10 +272,4 @@ class Run {
     const verdicts = [...(conflict > 0 ? ['conflict'] : []), ...(rejected > 0 ? ['rejected'] : [])];
     return verdicts.map((each) => `GET /v1/batches/${this.#submission.batchId}/items?verdict=${each}`).join(', ');
   }
-}
-
-/** Its pointer without the place of the item, which the line's number tells. */
-function faultWords({ pointer = '', code, message }: NotTaken['errors'][number]): string {
-  const field = pointer.replace(/^\/items\/\d+\/?/, '');
-  return `${code}: ${field === '' ? '' : `${field}: `}${message}`;
 }

@@ -87,5 +87,8 @@ function failureOf(error: unknown): Failure | undefined {
   if (!(error instanceof SluiceError)) return undefined;
   // That it cannot work just now is no refusal: another time it would be taken.
   const away = error.status === 429 || error.status >= 500;
-  return { exitCode: away ? exitCodes.unreachable : exitCodes.refused, code: error.code, message: error.message };
+  // Where a key is set it is the wrong one.
+  const advice = error.status === 401 ? '\nset SLUICE_API_KEY to a key that the service knows' : '';
+  const message = `${error.message}${advice}`;
+  return { exitCode: away ? exitCodes.unreachable : exitCodes.refused, code: error.code, message };
 }

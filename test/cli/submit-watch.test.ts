@@ -5,6 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import t, { type Test } from 'tap';
+import { SluiceClient } from '../../src/client/index.ts';
+import { createTestApp } from '../support/app.ts';
 import { useIntake } from '../support/intake.ts';
 import { inherited } from '../support/service.ts';
 import { useUpstream } from '../support/upstream.ts';
@@ -53,7 +55,7 @@ async function useService(t: Test, upstreamOptions: Parameters<typeof useUpstrea
     await writeFile(path, text);
     return path;
   };
-  return { intake, url, run, file };
+  return { intake, url, run, file, folder };
 }
 
 const lineOf = (n: number, path = '/charges') =>
@@ -131,12 +133,71 @@ t.test('an interrupted submission says how to go on, and goes on', async (t) => 
 });
 
 t.test(
+  'rejected lines keep their verdict under the same key, which is told; under a new one they are judged anew',
+  async (t) => {
+    const { intake, run, file } = await useService(t);
+    const later = (n: number) => lineOf(n).replace('{', '{"upstream":"later",');
+    const path = await file('a.ndjson', lineOf(0) + later(1) + later(2) + later(3));
+    const submit = (...more: string[]) => run('submit', path, '--upstream', 'api', ...more).ended;
+    const first = await submit();
+    t.match(first, { code: 1, stdout: /accepted 1, duplicate 0, conflict 0, rejected 3\n/ });
+    t.match(first.stderr, /^line 2 \(k-1\) rejected: unknown_upstream: upstream: .*\n… and 2 more lines alike\n/);
+    t.notMatch(first.stderr, /first time/);
+    await intake.putUpstream('later');
+    const again = await submit();
+    t.match(again, { code: 1, stdout: /rejected 3\n/ });
+    t.match(
+      again.stderr,
+      /^3 of the rejected lines have their verdicts of the first time.* give --key NEW .*duplicate/m,
+    );
+    t.match(await submit('--key', 'second'), { code: 0, stdout: /accepted 3, duplicate 1, conflict 0, rejected 0\n/ });
+  },
+);
+
+t.test(
+  'without a key it is told which variable to set; a key that only submits cannot follow, but all is stored',
+  async (t) => {
+    const { intake, file } = await useService(t);
+    const adminKey = 'bootstrap-key-of-the-tests';
+    const guarded = await createTestApp(t, intake.database, { adminKey });
+    const url = await guarded.app.listen({ host: '127.0.0.1', port: 0 });
+    t.teardown(() => guarded.app.server.closeAllConnections());
+    const { key } = await new SluiceClient({ baseUrl: url, apiKey: adminKey }).admin.createApiKey({
+      name: 'shop',
+      scopes: ['submit'],
+    });
+    const path = await file('a.ndjson', lineOf(0) + lineOf(1));
+    const submit = (env: Record<string, string>, ...more: string[]) =>
+      start(t, ['submit', path, '--upstream', 'api', ...more], { SLUICE_URL: url, ...env }).ended;
+    const [none, follows, asJson] = await Promise.all([
+      submit({}),
+      submit({ SLUICE_API_KEY: key }, '--wait', '--key', 'one'),
+      submit({ SLUICE_API_KEY: key }, '--wait', '--key', 'two', '--json'),
+    ]);
+    t.match(none, { code: 4, stdout: '', stderr: /401.*\nsluice: set SLUICE_API_KEY to a key/ });
+    t.match(follows, { code: 4, stdout: /^2 lines: accepted \d, duplicate \d, conflict 0, rejected 0\nbatch / });
+    t.match(follows.stderr, /every line is stored in batch \S+; only following it \(--wait\) was refused: .* may read/);
+    t.notMatch(follows.stderr, /To go on/);
+    t.match(JSON.parse(asJson.stdout), {
+      counts: { total: 2 },
+      status: 'processing',
+      error: { code: 'forbidden' },
+      exit_code: 4,
+    });
+  },
+);
+
+t.test(
   'usage, an unreachable service and an unknown batch have codes of their own; each command has its help',
   async (t) => {
-    const { run } = await useService(t);
-    const [wrongOption, noFile, unknown, away, ...helps] = await Promise.all([
+    const { intake, run, file, folder } = await useService(t);
+    const array = await file('array.json', `[\n${lineOf(0).trimEnd()},\n${lineOf(1)}]\n`);
+    const [wrongOption, noFile, noLines, isFolder, isArray, unknown, away, ...helps] = await Promise.all([
       run('submit', 'x', '--nonsense').ended,
       run('submit', '/nowhere/x.ndjson').ended,
+      run('submit', await file('empty.ndjson', '')).ended,
+      run('submit', folder).ended,
+      run('submit', array, '--upstream', 'api').ended,
       run('watch', 'nonsense').ended,
       start(t, ['watch', 'x'], { SLUICE_URL: 'http://127.0.0.1:9999' }).ended,
       run('submit', '--help').ended,
@@ -144,6 +205,10 @@ t.test(
     ]);
     t.equal(wrongOption?.code, 2);
     t.same([noFile?.code, /cannot read \/nowhere/.test(noFile?.stderr ?? '')], [2, true]);
+    t.match(noLines, { code: 2, stdout: '', stderr: /^sluice: .*empty\.ndjson has no lines: .*\n$/ });
+    t.match(isFolder, { code: 2, stdout: '', stderr: /^sluice: cannot read .*: it is a directory\n$/ });
+    t.match(isArray, { code: 2, stdout: '', stderr: /^sluice: .*it is a JSON array.*\nsluice: .*jq -c/ });
+    t.equal(await intake.count('batches'), 0, 'nothing of it was sent');
     t.same([unknown?.code, /404/.test(unknown?.stderr ?? '')], [4, true]);
     t.same([away?.code, /no answer from/.test(away?.stderr ?? '')], [3, true]);
     for (const help of helps) {

@@ -35,12 +35,15 @@ export const transitions: readonly Transition[] = [
   { from: 'ready', to: 'held', when: 'upstream_changed, fuse, or expired while its outcome is unknown' },
   { from: 'scheduled', to: 'expired', when: 'expires_at passed before a start' },
   { from: 'ready', to: 'expired', when: 'expires_at passed before a start' },
-  { from: 'held', to: 'ready', when: 'a person retries or resumes it' },
-  { from: 'held', to: 'scheduled', when: 'a person retries or resumes it before its time' },
+  { from: 'held', to: 'ready', when: 'a person retries, redrives or resumes it' },
+  { from: 'held', to: 'scheduled', when: 'a person retries, redrives or resumes it before its time' },
   ...waiting.map((from) => ({ from, to: 'cancelled', when: 'cancelled by a person' }) as const),
   ...waiting.map((from) => ({ from, to: 'succeeded', when: 'the receiver put a receipt' }) as const),
-  ...(['failed', 'cancelled', 'expired'] as const).flatMap((from) => [
-    { from, to: 'ready', when: 'a person retries or redrives it' } as const,
+  { from: 'failed', to: 'ready', when: 'a person retries or redrives it' },
+  { from: 'failed', to: 'scheduled', when: 'a person retries or redrives it before its run_at' },
+  // No dead letters: nobody sends them again in bulk.
+  ...(['cancelled', 'expired'] as const).flatMap((from) => [
+    { from, to: 'ready', when: 'a person retries it' } as const,
     { from, to: 'scheduled', when: 'a person retries it before its run_at' } as const,
   ]),
 ];

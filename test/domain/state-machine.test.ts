@@ -36,6 +36,11 @@ t.test('a receipt ends any unfinished job, a person can call off any that does n
   t.same(into('cancelled').sort(), ['held', 'ready', 'scheduled']);
 });
 
+t.test('only dead letters are redriven', async (t) => {
+  const redriven = transitions.filter(({ when }) => when.includes('redrives')).map(({ from }) => from);
+  t.same([...new Set(redriven)].sort(), ['failed', 'held']);
+});
+
 t.test('every state can be reached from acceptance, and every unfinished one can end', async (t) => {
   const reach = (from: JobState | null): Set<JobState> => {
     const seen = new Set<JobState>();

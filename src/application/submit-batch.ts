@@ -6,7 +6,7 @@ import { coveringLimits, type Definitions, largestCost } from '../domain/definit
 import { type Fault, ProblemError } from '../domain/errors.ts';
 import { didYouMean } from '../domain/near-name.ts';
 import { checkItemHeaders } from '../domain/outbound-request.ts';
-import type { BatchVerdict, RequestedJob, RequestKey, Submission, SubmittedItem } from '../domain/submission.ts';
+import type { BatchVerdict, JobTerms, RequestKey, Submission, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from '../postgres/database.ts';
 import { insertBatch } from '../postgres/insert-batch.ts';
 import { readReplay } from '../postgres/read-replay.ts';
@@ -63,24 +63,21 @@ export function reusedRequestKey(batchId: string): ProblemError {
 export function createDefinitionCheck(
   definitions: Definitions,
 ): (item: SubmittedItem, pointer: string) => SubmittedItem {
-  const checks = new Map<string, (job: RequestedJob) => Fault[]>();
+  const checks = new Map<string, (terms: JobTerms) => Fault[]>();
   return (item, pointer) => {
-    const { job } = item;
-    if (job === null) return item;
-    const name = `${job.queue}/${job.upstream}`;
-    const check = checks.get(name) ?? createCheck(definitions, job.upstream, job.queue);
+    const terms = item.job ?? item.terms;
+    if (terms === undefined) return item;
+    const name = `${terms.queue}/${terms.upstream}`;
+    const check = checks.get(name) ?? createCheck(definitions, terms.upstream, terms.queue);
     checks.set(name, check);
-    const faults = check(job);
+    const faults = check(terms);
     if (faults.length === 0) return item;
-    return { ...item, faults: faults.map((fault) => ({ ...fault, pointer: `${pointer}${fault.pointer}` })) };
+    const placed = faults.map((fault) => ({ ...fault, pointer: `${pointer}${fault.pointer}` }));
+    return { ...item, faults: [...item.faults, ...placed] };
   };
 }
 
-function createCheck(
-  definitions: Definitions,
-  upstreamName: string,
-  queueName: string,
-): (job: RequestedJob) => Fault[] {
+function createCheck(definitions: Definitions, upstreamName: string, queueName: string): (terms: JobTerms) => Fault[] {
   const upstream = definitions.upstreams.get(upstreamName);
   const queue = definitions.queues.get(queueName);
   const always: Fault[] = [];

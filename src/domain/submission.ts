@@ -40,6 +40,9 @@ export interface RequestedJob {
   readonly payloadVersion: string | null;
 }
 
+/** What the definitions have a say in. */
+export type JobTerms = Pick<RequestedJob, 'upstream' | 'queue' | 'cost' | 'priority' | 'headers'>;
+
 /** One item, in its place. */
 export interface SubmittedItem {
   /** null: none was given and none derived, or it is not a legal key. */
@@ -47,6 +50,8 @@ export interface SubmittedItem {
   readonly keySource: KeySource | null;
   /** null exactly where the shape is at fault. */
   readonly job: RequestedJob | null;
+  /** Of an item without a job, as far as they can be read, so that all that is wrong with it is told at once. */
+  readonly terms?: JobTerms | undefined;
   /** What is wrong, with pointers from the root of what was sent. */
   readonly faults: readonly Fault[];
 }

@@ -8,7 +8,7 @@ import type { KeySource } from '../domain/job.ts';
 import { holdsLargeNumber, type UnsafeNumber } from '../domain/json-source.ts';
 import { checkItemHeaders, checkPath } from '../domain/outbound-request.ts';
 import { checkShape, jsonPointer } from '../domain/schema-faults.ts';
-import type { SubmittedItem } from '../domain/submission.ts';
+import type { JobTerms, SubmittedItem } from '../domain/submission.ts';
 import { itemSchema, type SentDefaults, type SentItem } from './schemas/batches.ts';
 
 /** What all items of a batch share. */
@@ -42,40 +42,20 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
   const crowded = crowdedMember(sent, pointer);
   if (crowded !== null) return { key: null, keySource: null, job: null, faults: [crowded] };
   const { value: item, faults: shapeFaults } = checkShape(itemSchema, sent, pointer);
-  if (shapeFaults !== undefined) {
-    const faults = shapeFaults.map((fault) =>
-      fault.pointer === `${pointer}/idempotency_key` ? { ...fault, code: 'invalid_key' } : fault,
-    );
-    const key = legalKeyOf(sent);
-    return { key, keySource: key === null ? null : 'given', job: null, faults };
-  }
+  if (shapeFaults !== undefined) return misshapen(sent, index, context, shapeFaults);
 
   const { defaults } = context;
   const faults: Fault[] = [];
-  const blame = (field: string, code: string, message: string) =>
-    faults.push({ pointer: `${pointer}/${field}`, code, message });
-
-  const { upstream = defaults.upstream, path = defaults.path, headers = defaults.headers } = item;
-  if (upstream === undefined) blame('upstream', 'required', 'is required, here or in defaults');
-  if (path === undefined) blame('path', 'required', 'is required, here or in defaults');
-  const pathFault = path === undefined ? null : checkPath(path);
-  const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
-  if (pathFault !== null) relative.unshift(pathFault);
-  for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
-  const body = readBody(item, index, context, faults);
-
+  const { body, keyIsWrong } = checkContent(item, index, context, faults, new Set());
   const given = item.idempotency_key ?? null;
-  const wrongKey = given === null ? null : keyFault(given);
-  if (wrongKey !== null) blame('idempotency_key', 'invalid_key', wrongKey);
-  if (given === null && !context.deriveKeys) {
-    blame('idempotency_key', 'missing_idempotency_key', 'is required, unless the batch has derive_keys: true');
-  }
   const keySource: KeySource = given === null ? 'derived' : 'given';
   if (faults.length > 0) {
-    const key = wrongKey === null ? given : null;
-    return { key, keySource: key === null ? null : keySource, job: null, faults };
+    const key = keyIsWrong ? null : given;
+    const rejected = { key, keySource: key === null ? null : keySource, job: null, faults };
+    return { ...rejected, terms: termsOf(item, pointer, context, faults) };
   }
 
+  const { upstream = defaults.upstream, path = defaults.path, headers = defaults.headers } = item;
   const method = item.method ?? defaults.method ?? 'POST';
   const lowerHeaders = headers === undefined ? null : lowerCased(headers);
   const print = fingerprint({
@@ -106,6 +86,87 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
     payloadVersion: orDefault(item.payload_version, defaults.payload_version),
   };
   return { key, keySource, job, faults };
+}
+
+/** An item whose shape is wrong somewhere; one wrong field does not hide what is wrong with the others. */
+function misshapen(sent: unknown, index: number, context: ItemContext, shapeFaults: readonly Fault[]): SubmittedItem {
+  const pointer = `/items/${index}`;
+  const faults = shapeFaults.map((fault) =>
+    fault.pointer === `${pointer}/idempotency_key` ? { ...fault, code: 'invalid_key' } : fault,
+  );
+  const key = legalKeyOf(sent);
+  const rejected = { key, keySource: key === null ? null : ('given' as const), job: null, faults };
+  if (typeof sent !== 'object' || sent === null || Array.isArray(sent)) return rejected;
+  const wrong = new Set(faults.map((fault) => (fault.pointer ?? '').slice(pointer.length + 1).split('/', 1)[0]!));
+  const sound = Object.fromEntries(Object.entries(sent).filter(([field]) => !wrong.has(field))) as SentItem;
+  if (wrong.has('headers')) sound.headers = textsIn((sent as { headers: unknown }).headers);
+  checkContent(sound, index, context, faults, wrong);
+  const judged = ['upstream', 'queue', 'cost', 'priority'].every((field) => !wrong.has(field));
+  return judged ? { ...rejected, terms: termsOf(sound, pointer, context, faults) } : rejected;
+}
+
+/**
+ * Faults beyond the shape, added to `faults`.
+ * @param wrong fields that are not in `item` because their shape is wrong: told already, and not missing
+ */
+function checkContent(
+  item: SentItem,
+  index: number,
+  context: ItemContext,
+  faults: Fault[],
+  wrong: ReadonlySet<string>,
+): { readonly body: ReturnType<typeof readBody>; readonly keyIsWrong: boolean } {
+  const pointer = `/items/${index}`;
+  const { defaults } = context;
+  const blame = (field: string, code: string, message: string) =>
+    faults.push({ pointer: `${pointer}/${field}`, code, message });
+
+  for (const field of ['upstream', 'path'] as const) {
+    if ((item[field] ?? defaults[field]) !== undefined || wrong.has(field)) continue;
+    blame(field, 'required', 'is required, here or in defaults');
+  }
+  const path = item.path ?? (wrong.has('path') ? undefined : defaults.path);
+  const { headers = defaults.headers } = item;
+  const pathFault = path === undefined ? null : checkPath(path);
+  const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
+  if (pathFault !== null) relative.unshift(pathFault);
+  for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
+  const body = wrong.has('body_text') ? null : readBody(item, index, context, faults);
+
+  const given = item.idempotency_key ?? null;
+  const wrongKey = given === null ? null : keyFault(given);
+  if (wrongKey !== null) blame('idempotency_key', 'invalid_key', wrongKey);
+  if (given === null && !context.deriveKeys && !wrong.has('idempotency_key')) {
+    blame('idempotency_key', 'missing_idempotency_key', 'is required, unless the batch has derive_keys: true');
+  }
+  return { body, keyIsWrong: wrongKey !== null };
+}
+
+/** What the definitions have a say in, of an item that is rejected; without headers that are at fault already. */
+function termsOf(
+  item: SentItem,
+  pointer: string,
+  context: ItemContext,
+  faults: readonly Fault[],
+): JobTerms | undefined {
+  const { defaults } = context;
+  const { upstream = defaults.upstream, headers = defaults.headers ?? {} } = item;
+  if (upstream === undefined) return undefined;
+  const told = new Set(faults.map((fault) => fault.pointer));
+  const untold = Object.entries(headers).filter(([name]) => !told.has(jsonPointer(['headers', name], pointer)));
+  return {
+    upstream,
+    queue: item.queue ?? defaults.queue ?? context.queue,
+    cost: item.cost ?? defaults.cost ?? 1,
+    priority: item.priority ?? defaults.priority ?? 0,
+    headers: Object.fromEntries(untold),
+  };
+}
+
+/** The members that are texts. */
+function textsIn(value: unknown): Record<string, string> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return {};
+  return Object.fromEntries(Object.entries(value).filter(([, member]) => typeof member === 'string'));
 }
 
 /** A fault for an object with too many members, where members are read by name. */

@@ -580,3 +580,45 @@ t.test('neither keys nor bodies nor headers reach the log', async (t) => {
   t.match(app.logText(), /v1\/batches/, 'there is a log');
   t.notMatch(app.logText(), /SECRET/);
 });
+
+t.test('all that is wrong with an item is told at once', async (t) => {
+  const { submit, post, putQueue } = await useIntake(t);
+  await putQueue('line', { ordering: 'fifo' });
+  const told = (items: Awaited<ReturnType<typeof submit>>) =>
+    items.map((item) => item.errors!.map(({ pointer, code }) => `${pointer!.replace(/^\/items\/\d+/, '')} ${code}`));
+  const items = await submit([
+    { idempotency_key: 'a', method: 'post', path: 'charges' },
+    { method: 'post', headers: { Host: 'x', 'Idempotency-Key': 'y', 'Sluice-Job-Id': 'z', 'x-n': 5 } },
+    { idempotency_key: 'b', headers: { Host: 'x', 'Idempotency-Key': 'y' } },
+    { idempotency_key: ' c', cost: 0, path: '//x', body_text: '\ud800', body: 1 },
+    { idempotency_key: 'd', path: 5, headers: [], upstream: 'nobody', queue: 'line', priority: 1 },
+    { idempotency_key: 5, body: 1 },
+  ]);
+  t.same(told(items), [
+    ['/method invalid', '/path invalid_path'],
+    [
+      '/method invalid',
+      '/headers/x-n invalid',
+      '/headers/Host forbidden_header',
+      '/headers/Sluice-Job-Id forbidden_header',
+      '/idempotency_key missing_idempotency_key',
+      '/headers/Idempotency-Key forbidden_header',
+    ],
+    ['/headers/Host forbidden_header', '/headers/Idempotency-Key forbidden_header'],
+    ['/cost invalid', '/path invalid_path', ' invalid', '/body_text invalid', '/idempotency_key invalid_key'],
+    ['/path invalid', '/headers invalid', '/upstream unknown_upstream', '/priority priority_in_fifo_queue'],
+    ['/idempotency_key invalid_key'],
+  ]);
+  t.same(
+    items.map((item) => item.idempotency_key),
+    ['a', null, 'b', null, 'd', null],
+  );
+  const bare = await post({
+    items: [{ idempotency_key: 'e', method: 'post' }, 5, { idempotency_key: 'f', upstream: 5 }],
+  });
+  t.same(told(bare.body.items), [
+    ['/method invalid', '/upstream required', '/path required'],
+    [' invalid'],
+    ['/upstream invalid', '/path required'],
+  ]);
+});

@@ -31,6 +31,7 @@ export class AdminClient {
   readonly upstreams: Definitions<Upstream, UpstreamDefinitionInput> & Pausable<Upstream>;
   readonly rateLimits: Definitions<RateLimit, RateLimitDefinitionInput>;
   readonly queues: Definitions<Queue, QueueDefinitionInput> & Pausable<Queue>;
+  readonly apiKeys: ApiKeys;
   readonly #transport: Transport;
 
   constructor(transport: Transport) {
@@ -38,6 +39,7 @@ export class AdminClient {
     this.upstreams = pausable<Upstream, UpstreamDefinitionInput>(transport, '/admin/upstreams');
     this.rateLimits = definitions<RateLimit, RateLimitDefinitionInput>(transport, '/admin/rate-limits');
     this.queues = pausable<Queue, QueueDefinitionInput>(transport, '/admin/queues');
+    this.apiKeys = apiKeys(transport);
   }
 
   /** Live state of every rate limit, and of every partition of those that have them. */
@@ -95,19 +97,6 @@ export class AdminClient {
     return this.#call('GET', '/admin/stats', options);
   }
 
-  /** Makes a key; what it is sent as is in the answer, and never again. */
-  createApiKey(key: ApiKeyRequestInput, options: CallOptions = {}): Promise<NewApiKey> {
-    return this.#call('POST', '/admin/api-keys', { ...options, body: key });
-  }
-
-  apiKeys(options: CallOptions = {}): AsyncGenerator<ApiKey> {
-    return itemsOf(this.#transport, '/admin/api-keys', {}, options);
-  }
-
-  async deleteApiKey(id: string, options: CallOptions = {}): Promise<void> {
-    await this.#call('DELETE', `/admin/api-keys/${encodeURIComponent(id)}`, options);
-  }
-
   #steer(limit: string, lever: string, { partitionKey, signal }: WindowOptions): Promise<RateWindow> {
     const body = partitionKey === undefined ? {} : { partition_key: partitionKey };
     return this.#call('POST', `${windowPath(limit)}/${lever}`, { body, signal });
@@ -130,6 +119,28 @@ export interface Definitions<Stored, Definition> {
 export interface Pausable<Stored> {
   pause(name: string, options?: CallOptions): Promise<Stored>;
   resume(name: string, options?: CallOptions): Promise<Stored>;
+}
+
+/** Keys, each under its id; what a key is sent as is in the answer that made it, and never again. */
+export interface ApiKeys {
+  list(options?: CallOptions): AsyncGenerator<ApiKey>;
+  get(id: string, options?: CallOptions): Promise<ApiKey>;
+  create(key: ApiKeyRequestInput, options?: CallOptions): Promise<NewApiKey>;
+  /** Ends it, in all replicas at once. */
+  delete(id: string, options?: CallOptions): Promise<void>;
+}
+
+function apiKeys(transport: Transport): ApiKeys {
+  const path = '/admin/api-keys';
+  const at = (id: string) => `${path}/${encodeURIComponent(id)}`;
+  return {
+    list: (options = {}) => itemsOf<ApiKey>(transport, path, {}, options),
+    get: (id, options = {}) => transport.call<ApiKey>('GET', at(id), options),
+    create: (key, options = {}) => transport.call<NewApiKey>('POST', path, { ...options, body: key }),
+    delete: async (id, options = {}) => {
+      await transport.call('DELETE', at(id), options);
+    },
+  };
 }
 
 function definitions<Stored, Definition>(transport: Transport, path: string): Definitions<Stored, Definition> {

@@ -23,6 +23,7 @@ import type {
 } from './api-types.ts';
 import { SluiceError } from './errors.ts';
 import { type FollowOptions, followEvents } from './events.ts';
+import { checkNames } from './known-options.ts';
 import { decodeLines } from './ndjson.ts';
 import { itemsOf } from './pages.ts';
 import { headerKey } from './request-key.ts';
@@ -53,6 +54,7 @@ export type BatchEvent =
 
 /** Seconds of one wait; below the idle time of the usual proxies. */
 const waitSeconds = 30;
+const optionNames = { baseUrl: true, apiKey: true, attempts: true, longestWaitMs: true, fetch: true } as const;
 const ndjson = 'application/x-ndjson';
 
 export class SluiceClient {
@@ -62,6 +64,7 @@ export class SluiceClient {
 
   /** Throws a TypeError or RangeError for options that cannot be right. */
   constructor(options: ClientOptions = {}) {
+    checkNames('SluiceClient', options, optionNames);
     this.#transport = new Transport(options);
     this.admin = new AdminClient(this.#transport);
   }
@@ -72,7 +75,8 @@ export class SluiceClient {
   }
 
   /** A verdict for each item. `batch` may be JSON text, which goes out as it is. */
-  submitBatch(batch: BatchInput | string, options: SubmitOptions = {}): Promise<BatchAnswer> {
+  async submitBatch(batch: BatchInput | string, options: SubmitOptions = {}): Promise<BatchAnswer> {
+    checkNames('submitBatch', options, { idempotencyKey: true, signal: true });
     const { signal, idempotencyKey = crypto.randomUUID() } = options;
     return this.call('POST', '/v1/batches', {
       body: batch,
@@ -87,7 +91,10 @@ export class SluiceClient {
     return this.call('POST', '/v1/batches', { ...options, body: batch, query: { dry_run: true }, repeatable: true });
   }
 
-  /** Any number of lines, with bounded memory; iterate over what it gives for the verdicts. */
+  /**
+   * Any number of lines, with bounded memory. Nothing is sent until what it gives is read: iterate over it for the verdicts,
+   * or await its `end()` for the summary alone. Throws a TypeError for an option that there is not.
+   */
   submitLines(lines: Lines, options: SubmitLinesOptions = {}): LineSubmission {
     return new LineSubmission(this.#transport, lines, options);
   }

@@ -1,5 +1,5 @@
 /** `sluice/client`: what a program imports that submits batches and follows them. Imports nothing of the service. */
-export { AdminClient, type Definitions, type Pausable, type WindowOptions } from './admin.ts';
+export { AdminClient, type ApiKeys, type Definitions, type Pausable, type WindowOptions } from './admin.ts';
 export type * from './api-types.ts';
 export { type BatchEvent, type GetBatchOptions, type ItemFilter, SluiceClient, type SubmitOptions } from './client.ts';
 export { SluiceConnectionError, SluiceError } from './errors.ts';

@@ -4,6 +4,7 @@
  */
 import type { BatchProgress, Problem, StreamAnswer, SubmitBatchParams } from './api-types.ts';
 import { SluiceConnectionError, SluiceError } from './errors.ts';
+import { checkNames } from './known-options.ts';
 import { decodeLines, encodeLines, type LineSource } from './ndjson.ts';
 import { headerKey } from './request-key.ts';
 import { pause, waitMs } from './retries.ts';
@@ -28,12 +29,32 @@ export interface SubmitLinesOptions extends CallOptions {
 /** A list, or a function that opens the lines anew, can be sent again after a break; any other iterable only once. */
 export type Lines = LineSource | (() => LineSource);
 
+const optionNames = { idempotencyKey: true, defaults: true, onBatch: true, onBreak: true, signal: true } as const;
+const defaultNames: Readonly<Record<keyof LineDefaults, true>> = {
+  upstream: true,
+  queue: true,
+  method: true,
+  path: true,
+  partition_key: true,
+  priority: true,
+  run_at: true,
+  expires_at: true,
+  cost: true,
+  max_attempts: true,
+  payload_version: true,
+  correlation_id: true,
+  derive_keys: true,
+};
+
 const path = '/v1/batches';
 const request = `POST ${path}`;
 /** A stream whose connection is gone without a trace holds its batch for 10 seconds; the tries must outlast that. */
 const inProgressWaitMs = 4_000;
 
-/** Verdicts as they come; to stop iterating is to break the stream off, and leaves the batch `incomplete`. */
+/**
+ * Verdicts as they come. Nothing is sent before they are read: iterate over it, or call `end()`. To stop iterating is to break the
+ * stream off, and leaves the batch `incomplete`.
+ */
 export class LineSubmission implements AsyncIterable<LineVerdict> {
   /** To send the same lines again with, should this end early. */
   readonly idempotencyKey: string;
@@ -46,6 +67,11 @@ export class LineSubmission implements AsyncIterable<LineVerdict> {
   #next = 0;
 
   constructor(transport: Transport, lines: Lines, options: SubmitLinesOptions) {
+    checkNames('submitLines', options, optionNames, (name) =>
+      Object.hasOwn(defaultNames, name)
+        ? `what lines share goes into defaults: { defaults: { ${name}: … } }`
+        : undefined,
+    );
     this.idempotencyKey = options.idempotencyKey ?? crypto.randomUUID();
     this.#transport = transport;
     this.#lines = lines;

@@ -162,7 +162,7 @@ t.test(
     const guarded = await createTestApp(t, intake.database, { adminKey });
     const url = await guarded.app.listen({ host: '127.0.0.1', port: 0 });
     t.teardown(() => guarded.app.server.closeAllConnections());
-    const { key } = await new SluiceClient({ baseUrl: url, apiKey: adminKey }).admin.createApiKey({
+    const { key } = await new SluiceClient({ baseUrl: url, apiKey: adminKey }).admin.apiKeys.create({
       name: 'shop',
       scopes: ['submit'],
     });

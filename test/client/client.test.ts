@@ -170,6 +170,40 @@ t.test('nobody there, an abort, a wrong address: each is told apart', async (t) 
   t.throws(() => new SluiceClient({ attempts: 0 }), RangeError);
 });
 
+t.test('options that there are not are told, and nothing is sent', async (t) => {
+  let calls = 0;
+  const counting = async () => {
+    calls += 1;
+    return new Response('{}');
+  };
+  // As a program without types calls it.
+  const wrong = (options: object) => options as never;
+  t.throws(
+    () => new SluiceClient(wrong({ url: 'http://127.0.0.1:3000' })),
+    new TypeError('SluiceClient has no option "url": its options are apiKey, attempts, baseUrl, fetch, longestWaitMs'),
+  );
+  const client = new SluiceClient({ fetch: counting, attempts: 1 });
+  t.throws(
+    () => client.submitLines([item], wrong({ upstream: 'api' })),
+    new TypeError(
+      'submitLines has no option "upstream": what lines share goes into defaults: { defaults: { upstream: … } }',
+    ),
+  );
+  t.throws(
+    () => client.submitLines([item], wrong({ key: 'a' })),
+    /has no option "key": its options are defaults, idemp/,
+  );
+  await t.rejects(
+    client.submitBatch({ items: [item] }, wrong({ idempotency_key: 'a' })),
+    /its options are idempotencyKey, signal/,
+  );
+  const submission = client.submitLines([item], { idempotencyKey: 'a' });
+  await new Promise(setImmediate);
+  t.equal(calls, 0, 'also not before the verdicts are read');
+  await t.rejects(submission.end(), { name: 'SluiceConnectionError' });
+  t.ok(calls > 0, 'a control: then it is sent');
+});
+
 t.test('the path of a proxy stays before the paths of the API', async (t) => {
   const paths: unknown[] = [];
   const baseUrl = await useServer(t, (request, response) => {
@@ -185,14 +219,15 @@ t.test('a dry run stores nothing; keys are made, listed and taken back', async (
   const dry = await client.dryRun({ items: [{ ...item, idempotency_key: 'a' }] });
   t.match(dry, { dry_run: true, batch_id: null, counts: { accepted: 1 } });
   t.equal(await intake.count('batches'), 0);
-  const { id, key } = await client.admin.createApiKey({ name: 'shop', scopes: ['submit'] });
+  const { id, key } = await client.admin.apiKeys.create({ name: 'shop', scopes: ['submit'] });
   const shop = new SluiceClient({ baseUrl: client.baseUrl, apiKey: key });
   t.equal((await shop.submitBatch({ items: [{ ...item, idempotency_key: 'a' }] })).counts.accepted, 1);
   await t.rejects(shop.admin.stats(), { name: 'SluiceError', status: 403, code: 'forbidden' });
   const ids: string[] = [];
-  for await (const each of client.admin.apiKeys()) ids.push(each.id);
+  for await (const each of client.admin.apiKeys.list()) ids.push(each.id);
   t.same(ids, [id]);
-  await client.admin.deleteApiKey(id);
+  t.match(await client.admin.apiKeys.get(id), { id, name: 'shop', scopes: ['submit'] });
+  await client.admin.apiKeys.delete(id);
   await t.rejects(shop.getBatch('x'), { name: 'SluiceError', status: 401, code: 'unauthorized' });
 });
 

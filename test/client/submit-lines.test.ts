@@ -81,6 +81,15 @@ t.test('verdicts come while lines still go out', async (t) => {
   t.match(submission.summary, { batch_id: submission.batchId, counts: { total: 4, accepted: 2 } });
 });
 
+t.test('defaults stand for what lines leave out; one that there is not is refused by the service', async (t) => {
+  const { client, intake } = await useClient(t);
+  const submission = client.submitLines([lineOf(0)], { defaults });
+  t.equal(await intake.count('batches'), 0, 'nothing is sent before it is read');
+  t.match(await submission.end(), { counts: { total: 1, accepted: 1 } });
+  const wrong = client.submitLines([lineOf(1)], { defaults: { upstreem: 'api' } as never });
+  await t.rejects(wrong.end(), { name: 'SluiceError', message: /upstreem/ });
+});
+
 t.test('a connection that breaks twice: one batch, each verdict once, nothing doubled', async (t) => {
   const { intake, baseUrl } = await useClient(t);
   const client = new SluiceClient({ baseUrl: await useCutter(t, baseUrl, [20_000, 60_000]) });

@@ -11,7 +11,8 @@ import { type JobEvent, readBatchEvents, readBatchSnapshot } from '../postgres/r
 import { findMoved, findUnfinished, type UnfinishedJob } from '../postgres/read-unfinished.ts';
 import type { Clock } from '../system/clock.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
-import { type BatchProgress, getBatch } from './batches.ts';
+import type { BatchCounts } from './batch-counts.ts';
+import type { BatchProgress } from './batches.ts';
 
 export interface WatchDependencies {
   readonly database: Database;
@@ -76,13 +77,16 @@ export interface Following {
 export class BatchWatches {
   readonly #database: Database;
   readonly #clock: Clock;
+  readonly #counts: BatchCounts;
   readonly #watched = new Map<string, Watched>();
   readonly #wake: WakeSignal;
   #running = false;
 
-  constructor({ database, clock }: WatchDependencies) {
+  /** @param counts those that others read, so that a batch is counted once for all */
+  constructor({ database, clock }: WatchDependencies, counts: BatchCounts) {
     this.#database = database;
     this.#clock = clock;
+    this.#counts = counts;
     this.#wake = new WakeSignal(clock);
   }
 
@@ -101,7 +105,7 @@ export class BatchWatches {
       let seen: BatchLook | undefined;
       for (;;) {
         const look = await this.#next(watched, seen, Math.max(0, endMs - this.#clock.monotonicMs()), signal);
-        if (look === null) return (await this.#fresh(watched)).batch;
+        if (look === null) return await this.#counts.read(tenant, batchId);
         if (isDone(look.batch)) return look.batch;
         seen = look;
       }
@@ -227,7 +231,7 @@ export class BatchWatches {
 
   async #look(watched: Watched): Promise<BatchLook> {
     const startMs = this.#clock.monotonicMs();
-    const batch = await getBatch({ database: this.#database }, watched.tenant, watched.batchId);
+    const batch = await this.#counts.read(watched.tenant, watched.batchId, Number.POSITIVE_INFINITY);
     // After the count: whatever was counted as ended is in it.
     const at = await readBatchSnapshot(this.#database, watched.batchId);
     if (at === null) throw new ProblemError('not_found', `there is no batch ${watched.batchId} any more`);

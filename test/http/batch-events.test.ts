@@ -2,6 +2,7 @@
 import pg from 'pg';
 import t, { type Test } from 'tap';
 import { followBatch } from '../../src/application/batch-events.ts';
+import { BatchCounts } from '../../src/application/batch-counts.ts';
 import { BatchWatches } from '../../src/application/batch-watches.ts';
 import { DefinitionStore } from '../../src/application/definitions.ts';
 import { retryJob } from '../../src/application/retry.ts';
@@ -244,7 +245,8 @@ t.test('is refused before it begins: unknown batches, ids that are none; a HEAD 
 t.test('says now and then that it is still there', async (t) => {
   const { post, database } = await useFollowed(t);
   const { batch_id: batchId } = (await post({ defaults, items: items(1) })).body;
-  const following = new BatchWatches({ database, clock: systemClock }).follow({ tenant: 'default', batchId });
+  const deps = { database, clock: systemClock };
+  const following = new BatchWatches(deps, new BatchCounts(deps)).follow({ tenant: 'default', batchId });
   const stop = new AbortController();
   let silent = 0;
   for await (const events of followBatch(

@@ -5,8 +5,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { type BatchEvent, followBatch } from '../../application/batch-events.ts';
+import { BatchCounts } from '../../application/batch-counts.ts';
 import { BatchWatches, isDone, type WatchDependencies } from '../../application/batch-watches.ts';
-import { type BatchDependencies, exportBatchItems, getBatch, listBatchItems } from '../../application/batches.ts';
+import { type BatchDependencies, exportBatchItems, listBatchItems, requireBatch } from '../../application/batches.ts';
 import { ProblemError } from '../../domain/errors.ts';
 import { type EventPosition, parseEventId, startPosition } from '../../domain/event-position.ts';
 import type { StoredItem } from '../../postgres/read-batches.ts';
@@ -39,22 +40,18 @@ const retryMs = 2_000;
 export type BatchReadDependencies = BatchDependencies & WatchDependencies & { readonly logger: Logger };
 
 export function batchReadRoutes(app: FastifyInstance, deps: BatchReadDependencies): void {
-  const watches = new BatchWatches(deps);
+  const counts = new BatchCounts(deps);
+  const watches = new BatchWatches(deps, counts);
   const closing = new AbortController();
   // One for each client that waits.
   setMaxListeners(0, closing.signal);
   app.addHook('preClose', async () => closing.abort());
-  addBatch(app, deps, watches, closing.signal);
+  addBatch(app, counts, watches, closing.signal);
   addItems(app, deps);
-  addEvents(app, deps, watches, closing.signal);
+  addEvents(app, deps, counts, watches, closing.signal);
 }
 
-function addBatch(
-  app: FastifyInstance,
-  deps: BatchReadDependencies,
-  watches: BatchWatches,
-  closing: AbortSignal,
-): void {
+function addBatch(app: FastifyInstance, counts: BatchCounts, watches: BatchWatches, closing: AbortSignal): void {
   app.withTypeProvider<ZodTypeProvider>().get(
     path,
     {
@@ -79,7 +76,7 @@ function addBatch(
       const preferred = wait === undefined ? preferredWait(request.headers.prefer, maxWaitSeconds) : undefined;
       const seconds = wait ?? preferred ?? 0;
       const name = { tenant: request.principal.tenant, batchId: request.params.batch_id };
-      let batch = await getBatch(deps, name.tenant, name.batchId);
+      let batch = await counts.read(name.tenant, name.batchId);
       if (seconds > 0 && !isDone(batch)) {
         const { signal, release } = untilGone(reply, closing);
         batch = await watches.waitForEnd(name, seconds * 1000, signal).finally(release);
@@ -174,6 +171,7 @@ function sendText(request: FastifyRequest, reply: FastifyReply, text: AsyncGener
 function addEvents(
   app: FastifyInstance,
   deps: BatchReadDependencies,
+  counts: BatchCounts,
   watches: BatchWatches,
   closing: AbortSignal,
 ): void {
@@ -207,8 +205,9 @@ function addEvents(
     async (request, reply) => {
       const position = positionOf(request.headers['last-event-id']);
       const name = { tenant: request.principal.tenant, batchId: request.params.batch_id };
-      const batch = await getBatch(deps, name.tenant, name.batchId);
-      if (position.done && isDone(batch)) return reply.code(204).send(null);
+      // It is counted by the watch, once for all who follow it.
+      await requireBatch(deps.database, name.tenant, name.batchId);
+      if (position.done && isDone(await counts.read(name.tenant, name.batchId))) return reply.code(204).send(null);
       reply.headers({
         'content-type': eventStream,
         'cache-control': 'no-cache',

@@ -89,7 +89,7 @@ async function costOfClaims(
   database: Database,
   workerId: string,
 ): Promise<Pick<ClaimCost, 'claimed' | 'buffers' | 'ms'>> {
-  return withClient(database.pool, async (client) => {
+  return withClient(database, async (client) => {
     const explain = async (): Promise<Explained> => {
       await client.query('begin');
       const { rows } = await client.query<{ 'QUERY PLAN': [Explained] }>(

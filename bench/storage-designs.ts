@@ -261,7 +261,7 @@ async function measure(database: Database, design: Design, size: number): Promis
 
 async function measurePinned(database: Database, design: Design): Promise<PinnedFigures> {
   await design.fill(database);
-  return withClient(database.pool, async (client) => {
+  return withClient(database, async (client) => {
     await client.query('begin isolation level repeatable read');
     await client.query('select txid_current()');
     const quarters: number[] = [];

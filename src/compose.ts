@@ -13,7 +13,7 @@ import type { Config } from './config.ts';
 import { ProblemError } from './domain/errors.ts';
 import { buildApp } from './http/app.ts';
 import { createSender } from './outbound/send-request.ts';
-import { type Database, openDatabase } from './postgres/database.ts';
+import { type Database, openDatabase, shareOf } from './postgres/database.ts';
 import { type EmbeddedPostgres, startEmbedded } from './postgres/embedded.ts';
 import { migrate } from './postgres/migrate.ts';
 import { type WaitOptions, waitUntilReachable } from './postgres/wait-until-reachable.ts';
@@ -108,7 +108,7 @@ async function start(
   const app = buildApp({
     logger,
     clock,
-    database,
+    database: shareOf(database, mostOfRequests(config.poolMax)),
     definitions,
     secrets: config.secrets,
     keyRetentionDays: config.keyRetentionDays,
@@ -143,6 +143,11 @@ async function start(
       await embedded?.stop();
     },
   };
+}
+
+/** Connections that requests use at once at the most: what the worker says to the database cannot wait behind readers. */
+function mostOfRequests(poolMax: number): number {
+  return Math.max(1, poolMax - (poolMax >= 4 ? 2 : 1));
 }
 
 /** A database that is up to date, wherever it is. */

@@ -11,5 +11,6 @@ export async function checkWritable(database: Database, timeoutMs: number): Prom
     text: 'update sluice.definition_version set version = version where false',
     query_timeout: timeoutMs,
   };
-  await withClient(database.pool, (client) => client.query(question));
+  // Not in the line of those who share connections: however many ask, PostgreSQL is there or not.
+  await withClient({ pool: database.pool, turns: undefined }, (client) => client.query(question));
 }

@@ -64,7 +64,7 @@ begin
   with due as materialized (
     select d.job_id from sluice.parked_jobs d where d.due_at <= p_now order by d.due_at limit p_most for update skip locked),
   gone as (
-    delete from sluice.parked_jobs p using due where p.job_id = due.job_id returning p.*),
+    delete from sluice.parked_jobs p using due where p.job_id = any (array[due.job_id]) returning p.*),
   put as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used,
                                    throttles, first_sent_at, outcome_unknown, reconcile_failures)
@@ -89,7 +89,7 @@ begin
   with late as materialized (
     select r.lane_id, r.rank, r.seq from sluice.ready_jobs r where r.expires_at <= p_now limit p_most for update skip locked),
   gone as (
-    delete from sluice.ready_jobs r using late l where r.lane_id = l.lane_id and r.rank = l.rank and r.seq = l.seq returning r.*),
+    delete from sluice.ready_jobs r using late l where r.lane_id = any (array[l.lane_id]) and r.rank = l.rank and r.seq = l.seq returning r.*),
   ended as (
     insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
     select g.job_id, 'expired', 'expired', p_now, g.epoch + 1, g.calls, g.attempts_used, g.throttles, g.first_sent_at, false
@@ -104,13 +104,13 @@ begin
   with late as materialized (
     select p.job_id from sluice.parked_jobs p where p.expires_at <= p_now and p.state = 'scheduled' limit p_most for update skip locked),
   gone as (
-    delete from sluice.parked_jobs p using late l where p.job_id = l.job_id and not p.outcome_unknown returning p.*),
+    delete from sluice.parked_jobs p using late l where p.job_id = any (array[l.job_id]) and not p.outcome_unknown returning p.*),
   ended as (
     insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
     select g.job_id, 'expired', 'expired', p_now, g.epoch + 1, g.calls, g.attempts_used, g.throttles, g.first_sent_at, false from gone g),
   kept as (
     update sluice.parked_jobs p set state = 'held', reason = 'outcome_unknown', due_at = null, expires_at = null, epoch = p.epoch + 1
-      from late l where p.job_id = l.job_id and p.outcome_unknown)
+      from late l where p.job_id = any (array[l.job_id]) and p.outcome_unknown)
   select (select count(*) from late), (select array_agg(distinct g.lane_id) from gone g) into v_parked, v_more;
   v_lanes := coalesce(v_lanes, '{}') || coalesce(v_more, '{}');
   if v_lanes <> '{}' then perform sluice.open_behind(v_lanes, v_dear, p_now); end if;
@@ -694,7 +694,7 @@ begin
           select * from unnest(p_lane, p_rank, p_seq, p_at, p_permit, p_charged)
                    with ordinality as p(lane_id, rank, seq, at, permit, charged, ord)),
         gone as (
-          delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq
+          delete from sluice.ready_jobs x using p where x.lane_id = any (array[p.lane_id]) and x.rank = p.rank and x.seq = p.seq
           returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
                     x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.at, p.permit, p.charged, p.ord),
         leased as (
@@ -713,14 +713,14 @@ begin
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean,
                null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[], null::float8
-          from gone x join sluice.jobs b on b.id = x.job_id order by x.ord;
+          from gone x join sluice.jobs b on b.id = any (array[x.job_id]) order by x.ord;
         v_given := v_given + array_length(p_lane, 1);
       end if;
 
       if p_fail_lane <> '{}' then
         with p as materialized (select * from unnest(p_fail_lane, p_fail_rank, p_fail_seq) as p(lane_id, rank, seq)),
         gone as (
-          delete from sluice.ready_jobs x using p where x.lane_id = p.lane_id and x.rank = p.rank and x.seq = p.seq returning x.*)
+          delete from sluice.ready_jobs x using p where x.lane_id = any (array[p.lane_id]) and x.rank = p.rank and x.seq = p.seq returning x.*)
         insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
         select x.job_id, 'failed', 'cost_exceeds_limit', v_now, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at,
                x.outcome_unknown from gone x;
@@ -872,7 +872,7 @@ export async function claimJobs(
   { ahead = 0, from = [], windows = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
   const claimId = ahead > 0 ? newId() : null;
-  const rows = await withClient(database.pool, async (client) => {
+  const rows = await withClient(database, async (client) => {
     const text =
       'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[], $8::tid[], $9::uuid)';
     const values = [

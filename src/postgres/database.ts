@@ -8,8 +8,10 @@
  */
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import pg from 'pg';
+import { systemClock } from '../system/clock.ts';
 import { type FaultPoints, type FaultPointsAround, noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
+import { Turns } from '../system/turns.ts';
 import * as schema from './schema.ts';
 
 /** How long things may take, in milliseconds. */
@@ -49,6 +51,8 @@ export interface Database {
   readonly orm: NodePgDatabase<typeof schema>;
   /** Passed by the transitions of this store. */
   readonly faultPoints: FaultPoints;
+  /** One is taken before a connection is asked for (`shareOf`); undefined: whoever comes stands in the pool's own line. */
+  readonly turns: Turns | undefined;
   /**
    * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection.
    */
@@ -116,19 +120,30 @@ export function openDatabase({
       if (routine === 'SyncRepWaitForLSN') unreplicated.add(client);
     });
   });
-  return {
-    pool,
-    orm: drizzle(pool, { schema }),
-    faultPoints,
+  const orm = drizzle(pool, { schema });
+  return withQuery({ pool, orm, faultPoints, turns: undefined, close: () => pool.end() });
+}
+
+/**
+ * The same database, of whose connections no more than `most` are used at once through this view. Who asks through the other
+ * one finds a connection free, or with a pool of 1 no more than one of these statements in front of it.
+ */
+export function shareOf(database: Database, most: number): Database {
+  return withQuery({ ...database, turns: new Turns(most, systemClock) });
+}
+
+function withQuery(parts: Omit<Database, 'query'>): Database {
+  const database: Database = {
+    ...parts,
     query: (text, values, name, { before, after, withinMs } = {}) =>
-      withClient(pool, async (client) => {
-        if (before !== undefined) await faultPoints.pass(before);
+      withClient(database, async (client) => {
+        if (before !== undefined) await parts.faultPoints.pass(before);
         const rows = await queryRows<never>(client, text, values, name, withinMs);
-        if (after !== undefined) await faultPoints.pass(after);
+        if (after !== undefined) await parts.faultPoints.pass(after);
         return rows;
       }),
-    close: () => pool.end(),
   };
+  return database;
 }
 
 /** What each of our connections is opened with, pooled or not. */
@@ -154,7 +169,22 @@ export function sessionOptions(
  * Lends a client to `work` and takes it back, or destroys it where it must not be used again. No other connection may be
  * asked for inside `work`: with a pool of 1 that would wait for itself.
  */
-export async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+export async function withClient<T>(
+  { pool, turns }: Pick<Database, 'pool' | 'turns'>,
+  work: (client: pg.PoolClient) => Promise<T>,
+): Promise<T> {
+  if (turns === undefined) return lend(pool, work);
+  if (!(await turns.take(usualLimits.turnMs))) {
+    throw new DatabaseUnavailableError(new Error('no connection of the share came free in time'));
+  }
+  try {
+    return await lend(pool, work);
+  } finally {
+    turns.give();
+  }
+}
+
+async function lend<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await borrow(pool);
   try {
     const result = await work(client);

@@ -48,7 +48,7 @@ function runOnce<T>(
   work: (client: TransactionClient) => Promise<T>,
   points: FaultPointsAround,
 ): Promise<T> {
-  return withClient(database.pool, async (client) => {
+  return withClient(database, async (client) => {
     let over = false;
     const lent: TransactionClient = {
       query: (text, values, name) => {

@@ -1,6 +1,14 @@
 import { sql } from 'drizzle-orm';
 import t, { type Test } from 'tap';
-import { asUnavailable, DatabaseUnavailableError, openDatabase } from '../../src/postgres/database.ts';
+import { checkWritable } from '../../src/postgres/check-writable.ts';
+import {
+  asUnavailable,
+  DatabaseUnavailableError,
+  openDatabase,
+  shareOf,
+  withClient,
+} from '../../src/postgres/database.ts';
+import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { createTestDatabase } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
@@ -164,4 +172,39 @@ t.test('a statement that runs into its time limit is unavailable, and ended at t
     await other.query(`SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(61)' AND state = 'active'`),
     [],
   );
+});
+
+t.test('those who share connections leave the others free', async (t) => {
+  const { database } = await createTestDatabase(t, { max: 3 });
+  const share = shareOf(database, 2);
+  const release = new AbortController();
+  const held = [1, 2].map(() => withClient(share, () => systemClock.sleep(60_000, release.signal)));
+  let asked = 0;
+  const third = share.query<{ n: number }>('select 3 as n').then(([row]) => {
+    asked = row!.n;
+  });
+  const [direct] = await database.query<{ n: number }>('select 1 as n');
+  t.equal(direct?.n, 1, 'a connection is free for who does not share');
+  await checkWritable(share, 5_000);
+  t.pass('nor does the readiness check stand in that line');
+  t.equal(asked, 0, 'the third of two waits');
+  release.abort();
+  await Promise.all([...held, third]);
+  t.equal(asked, 3);
+});
+
+t.test('with one connection, one of those who share it is in front of the others at the most', async (t) => {
+  const { database } = await createTestDatabase(t, { max: 1 });
+  const share = shareOf(database, 1);
+  const release = new AbortController();
+  const held = withClient(database, () => systemClock.sleep(60_000, release.signal));
+  const order: string[] = [];
+  const shared = Array.from({ length: 20 }, () => share.query('select 1').then(() => order.push('shared')));
+  // They have come first, each as far as it gets.
+  await systemClock.sleep(0);
+  await new Promise(setImmediate);
+  const direct = database.query('select 2').then(() => order.push('direct'));
+  release.abort();
+  await Promise.all([held, direct, ...shared]);
+  t.equal(order.indexOf('direct'), 1);
 });

@@ -229,7 +229,7 @@ export interface UpstreamDefinitionInput {
    */
   base_url: string;
   /**
-   * Sent with every call; `${NAME}` is read from the environment at the time of the call
+   * Sent with every call. Stored and shown as written, so a credential goes in as `${NAME}` only, which is read from the environment of the process at the time of the call
    * @default {}
    */
   headers?: Partial<Record<string, string>>;
@@ -492,7 +492,7 @@ export interface BatchAnswer {
    * @format uuid
    */
   batch_id: string;
-  /** Its status */
+  /** `completed`: no job behind it is unfinished, as where all items are rejected; `counts` has the verdicts */
   status: "processing" | "completed";
   /**
    * When it was stored
@@ -559,7 +559,7 @@ export interface BatchAnswer {
 export interface DryRunAnswer {
   /** There is none: nothing was stored */
   batch_id: null;
-  /** Its status */
+  /** `completed`: no job behind it is unfinished, as where all items are rejected; `counts` has the verdicts */
   status: "processing" | "completed";
   /**
    * When it was stored
@@ -1197,7 +1197,7 @@ export interface Upstream {
    */
   base_url: string;
   /**
-   * Sent with every call; `${NAME}` is read from the environment at the time of the call
+   * Sent with every call. Stored and shown as written, so a credential goes in as `${NAME}` only, which is read from the environment of the process at the time of the call
    * @default {}
    */
   headers: Partial<Record<string, string>>;

@@ -60,7 +60,9 @@ export const upstreamSchema = z.strictObject({
   headers: z
     .record(headerName, z.string().max(8192))
     .default({})
-    .describe('Sent with every call; `${NAME}` is read from the environment at the time of the call'),
+    .describe(
+      'Sent with every call. Stored and shown as written, so a credential goes in as `${NAME}` only, which is read from the environment of the process at the time of the call',
+    ),
   idempotency_header: headerName
     .nullable()
     .default('Idempotency-Key')

@@ -180,7 +180,11 @@ export const etaSchema = z
 export const batchAnswerSchema = z
   .object({
     batch_id: z.uuid(),
-    status: z.enum(['processing', 'completed']),
+    status: z
+      .enum(['processing', 'completed'])
+      .describe(
+        '`completed`: no job behind it is unfinished, as where all items are rejected; `counts` has the verdicts',
+      ),
     created_at: instant,
     correlation_id: z.string().nullable(),
     replayed: z

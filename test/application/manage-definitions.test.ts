@@ -90,13 +90,14 @@ for (const state of ['ready', 'running', 'scheduled', 'held'] as const satisfies
   t.test(`an upstream and a queue with a ${state} job cannot be deleted`, async (t) => {
     const { deps, database } = await setup(t);
     await putDefinition(deps, 'queues', 'sms', {});
+    await putDefinition(deps, 'queues', 'idle', {});
     await putDefinition(deps, 'upstreams', 'idle', mail);
     const lane = await createLane(database, 'sms', 'mail');
     const job = await createJob(database, lane, state);
     await t.rejects(deleteDefinition(deps, 'upstreams', 'mail'), problem('in_use'));
     await t.rejects(deleteDefinition(deps, 'queues', 'sms'), problem('in_use'));
     await deleteDefinition(deps, 'upstreams', 'idle');
-    await deleteDefinition(deps, 'queues', 'default');
+    await deleteDefinition(deps, 'queues', 'idle');
     for (const table of ['ready_jobs', 'running_jobs', 'parked_jobs']) {
       await database.query(`delete from sluice.${table} where job_id = $1`, [job]);
     }

@@ -208,8 +208,27 @@ t.test('query parameters are checked, and unknown ones are errors (colinhacks/zo
     t.match(answer, { status: 400, body: { code: 'invalid_request' } }, query);
     t.match(answer.body.errors[0]!.pointer, `/query/${query.split('=')[0]}`);
   }
+  const at = (index: unknown) => Buffer.from(JSON.stringify(index)).toString('base64url');
+  for (const index of [2_147_483_648, -1, 1.5, 1e300, '1']) {
+    const answer = await get<Problem>(`/v1/batches/${body.batch_id}/items?cursor=${at(index)}`);
+    t.match(answer, { status: 400, body: { errors: [{ pointer: '/query/cursor' }] } }, String(index));
+  }
+  const beyond = await get(`/v1/batches/${body.batch_id}/items?cursor=${at(2_147_483_647)}`);
+  t.match(beyond, { status: 200, body: { items: [], next_cursor: null } });
   t.equal((await get(`/v1/batches/${body.batch_id}?wait=x&y=1`)).status, 400);
   t.equal((await get(`/v1/jobs/${body.items[0]!.job_id}?x=1`)).status, 400);
+});
+
+t.test('ids may be written in upper case, and are shown as they are stored', async (t) => {
+  const { app, post, get } = await useIntake(t);
+  const { batch_id, items } = (await post({ defaults, items: [{ idempotency_key: 'k' }] })).body;
+  const [batch, job] = [`/v1/batches/${batch_id.toUpperCase()}`, `/v1/jobs/${items[0]!.job_id!.toUpperCase()}`];
+  t.match(await get(batch), { status: 200, body: { batch_id } });
+  t.match(await get(`${batch}/items`), { status: 200, body: { items: [{ job_id: items[0]!.job_id }] } });
+  t.match(await get(job), { status: 200, body: { job_id: items[0]!.job_id, batch_id } });
+  t.match(await get(`${job}/explain`), { status: 200, body: { job_id: items[0]!.job_id } });
+  const cancelled = await app.app.inject({ method: 'POST', url: `${batch}/cancel` });
+  t.match(cancelled.json(), { batch_id, status: 'cancelled' });
 });
 
 t.test(

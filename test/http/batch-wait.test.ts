@@ -66,6 +66,19 @@ t.test('answers when the batch is done', async (t) => {
   t.match(await wait(batch_id, '?wait=30'), { status: 200, body: { status: 'completed' } }, 'one that is done at once');
 });
 
+t.test('an id in upper case is the same id', async (t) => {
+  const { post, wait, finish, count } = await useWaiting(t);
+  const { batch_id } = (await post({ defaults, items: items(1) })).body;
+  const waiting = wait(batch_id.toUpperCase(), '?wait=30');
+  await waitFor(
+    () => count('find-moved'),
+    (n) => n > 0,
+    5_000,
+  );
+  await finish();
+  t.match(await waiting, { status: 200, body: { batch_id, status: 'completed' } });
+});
+
 t.test('answers when the time is up', async (t) => {
   const { post, wait } = await useWaiting(t);
   const { batch_id } = (await post({ defaults, items: items(1) })).body;

@@ -8,6 +8,7 @@ import { closeBatch } from '../../application/close-batch.ts';
 import { type BatchSummary, listBatches } from '../../application/lists.ts';
 import { resumeBatch } from '../../application/resume.ts';
 import { batchProgressSchema, batchSummarySchema } from '../schemas/batches.ts';
+import { idInPath } from '../schemas/ids.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters, shortPages } from '../schemas/lists.ts';
 import { showProgress } from './batches.ts';
 
@@ -45,7 +46,7 @@ export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependenci
         description:
           'What it has brought and waits (`scheduled`, `ready`, `held`) ends as `cancelled`; jobs behind its duplicates are not its own and stay. Calls under way end by themselves, and nothing of it starts after them: `status` is `cancelled` once nothing of it runs. To ask again is harmless. 409 with its `state` where it is `completed`.',
         tags,
-        params: z.object({ batch_id: z.string() }),
+        params: z.object({ batch_id: idInPath }),
         response: { 200: batchProgressSchema.describe('As it stands now') },
       },
     },
@@ -61,7 +62,7 @@ export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependenci
         description:
           'For a batch with `held_by`: an answer such as 401 said that no further call of it would do, and what it has brought was put on hold. Once that is put right (new credentials: upstream secrets are read at the time of the call), this lets the jobs with the reason `fuse` go on as they were: ready or scheduled, with what they had spent, the same keys, in their old places. Jobs that are held for another reason stay. Where the answers are still such, the next one stops the batch again. To ask again is harmless, and a batch that no fuse holds stays as it is; 409 for one that was cancelled. Of a very large batch the last jobs follow within seconds of the answer.',
         tags,
-        params: z.object({ batch_id: z.string() }),
+        params: z.object({ batch_id: idInPath }),
         response: { 200: batchProgressSchema.describe('As it stands now') },
       },
     },
@@ -77,7 +78,7 @@ export function batchOperationRoutes(app: FastifyInstance, deps: BatchDependenci
         description:
           'Ends a batch whose stream (NDJSON) broke off and will not be resumed: what is stored is all of it, and a stream that still brings lines ends with an error. By itself this happens after 24 hours in which nothing came. A batch that is not `incomplete` stays as it is.',
         tags,
-        params: z.object({ batch_id: z.string() }),
+        params: z.object({ batch_id: idInPath }),
         response: { 200: batchProgressSchema.describe('As it stands now') },
       },
     },

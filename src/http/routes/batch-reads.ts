@@ -4,8 +4,8 @@ import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import { type BatchEvent, followBatch } from '../../application/batch-events.ts';
 import { BatchCounts } from '../../application/batch-counts.ts';
+import { type BatchEvent, followBatch } from '../../application/batch-events.ts';
 import { BatchWatches, isDone, type WatchDependencies } from '../../application/batch-watches.ts';
 import { type BatchDependencies, exportBatchItems, listBatchItems, requireBatch } from '../../application/batches.ts';
 import { ProblemError } from '../../domain/errors.ts';
@@ -25,12 +25,13 @@ import {
   maxWaitSeconds,
   waitParameter,
 } from '../schemas/batches.ts';
+import { idInPath } from '../schemas/ids.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters } from '../schemas/lists.ts';
 import { showProgress } from './batches.ts';
 
 const path = '/v1/batches/:batch_id';
 const tags = ['batches'];
-const batchParameter = z.object({ batch_id: z.string() });
+const batchParameter = z.object({ batch_id: idInPath });
 const eventStream = 'text/event-stream';
 /** Proxies cut what is silent for a minute, some for 30 s. */
 const heartbeatMs = 15_000;
@@ -112,7 +113,7 @@ function addItems(app: FastifyInstance, deps: BatchReadDependencies): void {
         const pages = await exportBatchItems(deps, tenant, batchId, { verdict, state });
         return sendLines(deps, request, reply, pages);
       }
-      const after = decodeCursor(z.number().int().min(0), cursor) ?? -1;
+      const after = decodeCursor(z.int32().min(0), cursor) ?? -1;
       const { items, next } = await listBatchItems(deps, tenant, batchId, { verdict, state, after, limit });
       return { items: items.map(showItem), next_cursor: next === null ? null : encodeCursor(next) };
     },

@@ -7,12 +7,13 @@ import { explainJob, type JobExplanation } from '../../application/explain.ts';
 import type { JobDependencies } from '../../application/jobs.ts';
 import { retryJob } from '../../application/retry.ts';
 import { explanationSchema } from '../schemas/explain.ts';
+import { idInPath } from '../schemas/ids.ts';
 import { jobSchema, retryRequestSchema } from '../schemas/jobs.ts';
 import { showJob } from './jobs.ts';
 
 const path = '/v1/jobs/:job_id';
 const tags = ['jobs'];
-const jobParameter = z.object({ job_id: z.string() });
+const jobParameter = z.object({ job_id: idInPath });
 const access = { scope: 'submit' } as const;
 
 export function jobOperationRoutes(app: FastifyInstance, deps: JobDependencies): void {

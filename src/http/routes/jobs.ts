@@ -7,6 +7,7 @@ import { listJobs } from '../../application/lists.ts';
 import type { JobSummary } from '../../postgres/job-summary.ts';
 import type { ListedJob } from '../../postgres/list-jobs.ts';
 import type { StoredAttempt } from '../../postgres/read-jobs.ts';
+import { idInPath } from '../schemas/ids.ts';
 import { type attemptSchema, jobFilters, jobSchema, jobSummarySchema } from '../schemas/jobs.ts';
 import { decodeCursor, encodeCursor, listOf, listParameters, shortPages } from '../schemas/lists.ts';
 
@@ -19,7 +20,7 @@ export function jobRoutes(app: FastifyInstance, deps: JobDependencies): void {
         summary: 'Read a job',
         description: 'With the calls made for it so far.',
         tags: ['jobs'],
-        params: z.object({ job_id: z.string() }),
+        params: z.object({ job_id: idInPath }),
         response: { 200: jobSchema.describe('As it stands') },
       },
     },

@@ -4,6 +4,7 @@
  * since that one began, and few run at once, whatever is asked. Nothing is kept: a count that is given was begun after it was
  * asked for, so it shows what the caller was told of before, by this process or another.
  */
+import { setMaxListeners } from 'node:events';
 import { ProblemError } from '../domain/errors.ts';
 import type { Database } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
@@ -66,6 +67,8 @@ export class BatchCounts {
 
   #plan(key: string, line: Line, count: () => Promise<BatchProgress>): Count {
     const begun = new AbortController();
+    // One for each who waits.
+    setMaxListeners(0, begun.signal);
     const begin = async (): Promise<BatchProgress> => {
       await line.free;
       await this.#turns.take(Number.POSITIVE_INFINITY);

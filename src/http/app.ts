@@ -15,6 +15,7 @@ import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { watchMethods } from './allowed-methods.ts';
 import { addAuth } from './auth.ts';
+import { refuseOtherCharsets } from './charset.ts';
 import { createErrorHandler } from './error-handler.ts';
 import { addIntakeLimit } from './intake-limit.ts';
 import { addLoadShedding, type LoadLimits } from './load-shedding.ts';
@@ -100,6 +101,7 @@ export function buildApp(deps: AppDependencies): FastifyInstance {
   addAuth(app, { adminKey: deps.adminKey, identify: (key) => identify(deps, key) });
   refuseUnknownParameters(app, docsPath);
   refuseUnreadBodies(app);
+  refuseOtherCharsets(app);
   addIntakeLimit(app, deps.intakePerMinute);
   addLoadShedding(app, deps.loadLimits);
   addOpenApi(app);

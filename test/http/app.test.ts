@@ -72,9 +72,28 @@ t.test('bodies that cannot be read', async (t) => {
     'multipart/form-data; boundary=x',
     'nonsense',
     'application/xml',
+    'application/json; charset=utf-16',
+    'application/json;charset="ISO-8859-1"',
   ]) {
     isProblem(t, await put('a=1', type), 415, 'unsupported_media_type');
   }
+  for (const charset of ['UTF-8', '"utf-8"', 'us-ascii']) {
+    isProblem(t, await put('{', `application/json; charset=${charset}`), 400, 'malformed_json');
+  }
+  const latin = { 'content-type': 'application/json; charset=latin1' };
+  isProblem(
+    t,
+    await app.inject({ method: 'POST', url: '/v1/batches', payload: '{}', headers: latin }),
+    415,
+    'unsupported_media_type',
+  );
+  const lines = { 'content-type': 'application/x-ndjson; charset=utf-16le' };
+  isProblem(
+    t,
+    await app.inject({ method: 'POST', url: '/v1/batches', payload: '{}', headers: lines }),
+    415,
+    'unsupported_media_type',
+  );
   // fastify/fastify#1426: a member that would reach a prototype.
   isProblem(t, await put('{"__proto__":{"isAdmin":true}}', 'application/json'), 400, 'malformed_json');
   isProblem(t, await put('{"constructor":{"prototype":{"isAdmin":true}}}', 'application/json'), 400, 'malformed_json');

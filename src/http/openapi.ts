@@ -21,7 +21,8 @@ const description =
   'A key is sent as `Authorization: Bearer …`; each operation names the scope that it needs. No key or an unknown one is a ' +
   '401, a key without the scope a 403, and what belongs to another tenant a 404. Where submissions are limited they answer ' +
   'with `RateLimit` and `RateLimit-Policy`, and one too many is a 429 `too_many_requests` with Retry-After. A process that ' +
-  'has too much to do answers 503 `overloaded` with Retry-After to submissions, lists and exports.';
+  'has too much to do answers 503 `overloaded` with Retry-After to submissions, lists and exports, and where too many ' +
+  'batches are read at once.';
 
 const tags = [
   { name: 'batches', description: 'Submit batches and follow them' },

@@ -40,7 +40,7 @@ begin
     select j.id, j.lane_id, j.rank, j.seq from sluice.jobs j where j.id = any (p_jobs) order by j.lane_id, j.rank, j.seq),
   gone as (
     delete from sluice.ready_jobs r using place p
-     where r.lane_id = p.lane_id and r.rank = p.rank and r.seq = p.seq and r.job_id = p.id returning r.*),
+     where r.lane_id = any (array[p.lane_id]) and r.rank = p.rank and r.seq = p.seq and r.job_id = p.id returning r.*),
   ended as (
     insert into sluice.done_jobs (job_id, state, reason, ended_at, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown)
     select g.job_id, 'cancelled', 'cancelled', p_now, g.epoch + 1, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
@@ -66,7 +66,7 @@ declare
 begin
   -- Of a batch that was cancelled before then nothing was admitted any more, once its cancel had got through.
   if not exists (select 1 from sluice.batches b where b.cancelled_at > p_oldest - interval '1 day') then return; end if;
-  select array_agg(j.id) into v_jobs from sluice.jobs j join sluice.batches b on b.id = j.batch_id
+  select array_agg(j.id) into v_jobs from sluice.jobs j join sluice.batches b on b.id = any (array[j.batch_id])
    where j.id = any (p_jobs) and b.cancelled_at is not null and (j.retried_at is null or j.retried_at < b.cancelled_at);
   if v_jobs is not null then perform sluice.cancel_jobs(v_jobs, p_now); end if;
 end $$;`,

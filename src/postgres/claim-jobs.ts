@@ -10,7 +10,10 @@
  * waits in closed lanes is never read. A lane without a limit touches no window.
  * Lock order: advisory 7305001 (definitions, shared), 7305002 (cooldowns, shared, tried), lanes, rate_windows, cooldowns,
  * job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
- * statistics say that these tables are empty, and a plan that believes them reads every dead row.
+ * statistics say that these tables are empty, and a plan that believes them reads every dead row. Nor may a loop be turned
+ * round: `x.id = any (array[p.id])` can only be looked up in the index of x for each p, where `x.id = p.id` also lets all of
+ * x be walked in the order of its index, with the few of p gone through at each row. What is only read is looked up in
+ * a lateral with `offset 0`, to the same end.
  */
 import { v7 as newId } from 'uuid';
 import type { ClaimedJob } from '../domain/job.ts';
@@ -33,9 +36,10 @@ begin
   -- A claim marks a lane empty only under FOR UPDATE: with KEY SHARE held until our commit it cannot overlook our rows.
   perform 1 from sluice.lanes l where l.id = any (p_lanes) order by l.id for key share;
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
-   where l.id in (select o.id from sluice.lanes o
-                   where o.id = any (p_lanes) and (o.closed_by in ('empty', 'fifo') or p_windows and o.closed_by = 'window')
-                   order by o.id for no key update);
+   where l.id = any (array(select o.id from sluice.lanes o
+                            where o.id = any (p_lanes)
+                              and (o.closed_by in ('empty', 'fifo') or p_windows and o.closed_by = 'window')
+                            order by o.id for no key update));
 end $$;
 
 -- Jobs that waited have left these lanes in another way than by a claim: nobody waits behind them in an order any longer, nor
@@ -43,8 +47,8 @@ end $$;
 create or replace function sluice.open_behind(p_lanes bigint[], p_dear boolean, p_now timestamptz) returns void language plpgsql as $$
 begin
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
-   where l.id in (select o.id from sluice.lanes o
-                   where o.id = any (p_lanes) and o.closed_by in ('fifo', 'window') order by o.id for no key update);
+   where l.id = any (array(select o.id from sluice.lanes o
+                            where o.id = any (p_lanes) and o.closed_by in ('fifo', 'window') order by o.id for no key update));
   if p_dear then
     update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
      where g.id in (select o.id from sluice.lane_groups o
@@ -196,7 +200,7 @@ end $$;
 -- Leases that a fleet-wide limit counts.
 create or replace function sluice.in_flight(p_limit text, p_partition text) returns bigint language sql stable as $$
   select count(*) from sluice.lane_groups g join sluice.running_jobs j on j.counted and j.group_id = g.id
-    left join sluice.lanes l on p_partition is not null and l.id = j.lane_id
+    left join sluice.lanes l on p_partition is not null and l.id = any (array[j.lane_id])
    where (p_partition is null and p_limit = any (g.shared_limits))
       or (p_partition is not null and p_limit = any (g.partition_limits) and l.partition_key = p_partition)
 $$;
@@ -205,7 +209,7 @@ $$;
 create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint language sql stable as $$
   select d.ramp - count(*) from sluice.lane_groups g
     join sluice.running_jobs j on j.counted and j.group_id = g.id and j.admitted_at >= d.until
-    left join sluice.lanes l on d.partition_key <> '' and l.id = j.lane_id
+    left join sluice.lanes l on d.partition_key <> '' and l.id = any (array[j.lane_id])
    where case when d.kind = 'upstream' then g.upstream = d.name
               else d.name = any (g.shared_limits) or d.name = any (g.partition_limits) end
      and (d.partition_key = '' or l.partition_key = d.partition_key)
@@ -514,7 +518,7 @@ begin
               g_counted := true;
               -- Less what was picked from lanes of the same partition (other tenants' have it too) and is not leased yet.
               select least(l_jobs, sluice.ramp_room(x)
-                                   - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = y and z.partition_key = l_key))
+                                   - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = any (array[y]) and z.partition_key = l_key))
                 into l_jobs from sluice.cooldowns x
                where x.kind = d.kind and x.name = d.name and x.partition_key = l_key;
               if l_jobs < 1 and l_closes is null then
@@ -557,7 +561,7 @@ begin
             end if;
             if r.max_in_flight is not null then
               l_jobs := least(l_jobs, r.max_in_flight - sluice.in_flight(r.name, l_key)
-                                      - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = y and z.partition_key = l_key));
+                                      - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = any (array[y]) and z.partition_key = l_key));
               if l_jobs < 1 and l_closes is null then
                 l_closes := v_now + k_recheck; l_closed_by := 'in_flight'; l_closed_name := r.name;
               end if;
@@ -735,7 +739,7 @@ begin
       -- A lane's next_at is also its place in the turn; alone there is no turn, and the row stays as it is.
       if p_served <> '{}' and c.n_lanes > 1 then
         update sluice.lanes x set next_at = sluice.at_us(sluice.clock_us())
-         where x.id in (select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked);
+         where x.id = any (array(select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked));
       end if;
       for i in 1 .. coalesce(array_length(p_drained, 1), 0) loop
         l_id := p_drained[i];

@@ -22,8 +22,8 @@ export const fuseFunctions = {
 -- that was called off since.
 create or replace function sluice.behind_fuse(p_jobs uuid[]) returns setof uuid language sql stable as $$
   select j.id from sluice.jobs j
-    join sluice.blown_fuses f on f.batch_id = j.batch_id and f.state in ('holding', 'held')
-    join sluice.batches b on b.id = j.batch_id
+    join sluice.blown_fuses f on f.batch_id = any (array[j.batch_id]) and f.state in ('holding', 'held')
+    join sluice.batches b on b.id = any (array[j.batch_id])
    where j.id = any (p_jobs) and (j.retried_at is null or j.retried_at < f.at)
      and (b.cancelled_at is null or j.retried_at >= b.cancelled_at)
 $$;
@@ -47,8 +47,8 @@ begin
   for b in
     select distinct on (j.batch_id) j.batch_id, r.job_id, r.admitted_at, x.status
       from unnest(p_job, p_epoch, p_reason, p_status) as x(job_id, epoch, reason, status)
-      join sluice.running_jobs r on r.job_id = x.job_id and r.epoch = x.epoch and r.worker_id = p_worker
-      join sluice.jobs j on j.id = r.job_id
+      join sluice.running_jobs r on r.job_id = any (array[x.job_id]) and r.epoch = x.epoch and r.worker_id = p_worker
+      join sluice.jobs j on j.id = any (array[r.job_id])
      where x.reason = 'fuse'
      order by j.batch_id, r.admitted_at desc, r.job_id
   loop
@@ -63,9 +63,9 @@ begin
   end loop;
   select array_agg(r.job_id) into v_old
     from unnest(p_job, p_epoch, p_reason) as x(job_id, epoch, reason)
-    join sluice.running_jobs r on r.job_id = x.job_id and r.epoch = x.epoch and r.worker_id = p_worker
-    join sluice.jobs j on j.id = r.job_id
-    join sluice.blown_fuses f on f.batch_id = j.batch_id and f.resumed_at > r.admitted_at
+    join sluice.running_jobs r on r.job_id = any (array[x.job_id]) and r.epoch = x.epoch and r.worker_id = p_worker
+    join sluice.jobs j on j.id = any (array[r.job_id])
+    join sluice.blown_fuses f on f.batch_id = any (array[j.batch_id]) and f.resumed_at > r.admitted_at
    where x.reason = 'fuse';
   return v_old;
 end $$;
@@ -94,7 +94,7 @@ begin
     select j.id, j.lane_id, j.rank, j.seq from sluice.jobs j where j.id = any (v_jobs) order by j.lane_id, j.rank, j.seq),
   gone as (
     delete from sluice.ready_jobs r using place p
-     where r.lane_id = p.lane_id and r.rank = p.rank and r.seq = p.seq and r.job_id = p.id returning r.*),
+     where r.lane_id = any (array[p.lane_id]) and r.rank = p.rank and r.seq = p.seq and r.job_id = p.id returning r.*),
   put as (
     insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, cost, epoch, calls, attempts_used, throttles,
                                     first_sent_at, outcome_unknown, reconcile_failures)
@@ -120,7 +120,7 @@ begin
   update sluice.parked_jobs p
      set state = 'scheduled', reason = null, due_at = p.resume_at, resume_at = null, expires_at = j.expires_at
     from sluice.jobs j
-   where p.job_id = any (p_jobs) and j.id = p.job_id and p.state = 'held' and p.reason = 'fuse' and p.resume_at > p_now;
+   where p.job_id = any (p_jobs) and j.id = any (array[p.job_id]) and p.state = 'held' and p.reason = 'fuse' and p.resume_at > p_now;
   get diagnostics v_later = row_count;
   with gone as (
     delete from sluice.parked_jobs p
@@ -130,7 +130,7 @@ begin
                                    throttles, first_sent_at, outcome_unknown, reconcile_failures)
     select g.lane_id, g.rank, g.seq, g.job_id, g.cost, j.expires_at, p_now, g.epoch, g.calls, g.attempts_used,
            g.throttles, g.first_sent_at, g.outcome_unknown, g.reconcile_failures
-      from gone g join sluice.jobs j on j.id = g.job_id returning lane_id)
+      from gone g join sluice.jobs j on j.id = any (array[g.job_id]) returning lane_id)
   select count(*), array_agg(distinct put.lane_id) into v_now, v_lanes from put;
   if v_lanes is not null then perform sluice.wake_lanes(v_lanes, p_now); end if;
   if v_later + v_now > 0 then perform pg_notify('sluice_work', ''); end if;

@@ -32,12 +32,13 @@ begin
            count(*) filter (where coalesce(d.calls, r.calls, p.calls, 0) > 0),
            coalesce(sum(coalesce(d.calls, r.calls, p.calls)), 0)::bigint
       from unnest(p_jobs) x(id)
-      -- Left joins only: none of them can be turned round, to walk a whole table.
-      left join sluice.jobs j on j.id = x.id
-      left join sluice.done_jobs d on d.job_id = x.id
-      left join sluice.ready_jobs r on r.lane_id = j.lane_id and r.rank = j.rank and r.seq = j.seq and r.job_id = x.id
-      left join sluice.parked_jobs p on p.job_id = x.id
-      left join sluice.running_jobs u on u.job_id = x.id
+      -- Each looked up by itself: else a table that is taken for empty is read whole, and kept to be gone through for each job.
+      left join lateral (select * from sluice.jobs y where y.id = x.id offset 0) j on true
+      left join lateral (select * from sluice.done_jobs y where y.job_id = x.id offset 0) d on true
+      left join lateral (select * from sluice.ready_jobs y
+                          where y.lane_id = j.lane_id and y.rank = j.rank and y.seq = j.seq and y.job_id = x.id offset 0) r on true
+      left join lateral (select * from sluice.parked_jobs y where y.job_id = x.id offset 0) p on true
+      left join lateral (select * from sluice.running_jobs y where y.job_id = x.id offset 0) u on true
      group by j.lane_id;
 end $$;
 

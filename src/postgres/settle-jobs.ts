@@ -7,6 +7,7 @@
  * A result whose lease was lost changes nothing but the evidence on the attempt that was given up as unknown.
  * A call that asked what became of an earlier one is no attempt: it is told in `reconciliations`, and has a verdict.
  * What would go back to wait is cancelled where its batch was (cancel-jobs.ts), or held where its batch is (fuses.ts).
+ * Joins are written so that no plan can turn them round (claim-jobs.ts), as wherever a table of jobs is joined.
  * Lock order: advisory 7305002 (sorted), 7305003 (sorted), worker (reaper only), 7305001 (shared), 7305005 (shared),
  * blown_fuses, running_jobs by primary key, lanes, lane_groups, cooldowns.
  */
@@ -52,11 +53,11 @@ begin
         order by o.id for no key update);
   else
     update sluice.lanes l set next_at = v_until, closed_by = 'cooldown', closed_name = p_name
-     where l.id in (
-       select o.id from sluice.lane_groups g join sluice.lanes o on o.group_id = g.id and o.partition_key = p_partition
+     where l.id = any (array(
+       select o.id from sluice.lane_groups g join sluice.lanes o on o.group_id = any (array[g.id]) and o.partition_key = p_partition
         where case when p_kind = 'upstream' then g.upstream = p_name else p_name = any (g.partition_limits) end
           and o.next_at < v_until
-        order by o.id for no key update of o);
+        order by o.id for no key update of o));
   end if;
   return v_until;
 end $$;
@@ -97,11 +98,12 @@ end $$;
 create or replace function sluice.free_places(p_groups int[], p_lanes bigint[], p_now timestamptz) returns void language plpgsql as $$
 begin
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
-   where l.id in (select o.id from sluice.lanes o where o.id = any (p_lanes) and o.closed_by = 'fifo'
-                   order by o.id for no key update);
+   where l.id = any (array(select o.id from sluice.lanes o where o.id = any (p_lanes) and o.closed_by = 'fifo'
+                            order by o.id for no key update));
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
-   where l.id in (select o.id from sluice.lanes o where o.group_id = any (p_groups) and o.next_at > p_now
-                     and o.next_at < p_now + interval '1 second' and o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
+   where l.id = any (array(select o.id from sluice.lanes o where o.group_id = any (p_groups) and o.next_at > p_now
+                              and o.next_at < p_now + interval '1 second' and o.closed_by in ('in_flight', 'probing')
+                            order by o.id for no key update));
   update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
    where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);
 end $$;
@@ -195,7 +197,7 @@ begin
            retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused, verdict)),
   gone as (
     delete from sluice.running_jobs r using s
-     where r.job_id = s.job_id and r.epoch = s.epoch and r.worker_id = p_worker
+     where r.job_id = any (array[s.job_id]) and r.epoch = s.epoch and r.worker_id = p_worker
     returning r.job_id, r.lane_id, r.group_id, r.rank, r.seq, r.cost, r.expires_at, r.admitted_at, r.eligible_at, r.counted, r.epoch,
               case when s.unused then r.charged end as give_back,
               r.calls + case when s.outcome is null then 0 else 1 end as calls,
@@ -261,7 +263,7 @@ begin
     into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused, v_oldest
     from gone g
     left join lateral string_to_table(g.give_back, ',') x(charge) on true
-    left join sluice.lanes l on x.charge is not null and l.id = g.lane_id;
+    left join sluice.lanes l on x.charge is not null and l.id = any (array[g.lane_id]);
   v_jobs := array(select distinct unnest(v_jobs));
 
   if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then
@@ -272,13 +274,13 @@ begin
            excerpt = s.excerpt, truncated = coalesce(s.truncated, false), sha256 = s.sha256
       from unnest(p_job, p_epoch, p_outcome, p_status, p_sent_after_ms, p_excerpt, p_truncated, p_sha256)
         as s(job_id, epoch, outcome, status, sent_after_ms, excerpt, truncated, sha256)
-     where a.job_id = s.job_id and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
+     where a.job_id = any (array[s.job_id]) and a.epoch = s.epoch and a.outcome = 'unknown' and a.worker_id = p_worker
        and s.outcome is not null and (s.outcome <> 'unknown' or a.sent_at is null) and a.late_at is null
        and s.job_id <> all (coalesce(v_jobs, '{}'));
     -- A write whose answer was lost comes again: what it wrote is there.
     v_written := array(
       select a.job_id from unnest(p_job, p_epoch, p_outcome) as s(job_id, epoch, outcome)
-        join sluice.attempts a on a.job_id = s.job_id and a.epoch = s.epoch and a.worker_id = p_worker and a.outcome = s.outcome
+        join sluice.attempts a on a.job_id = any (array[s.job_id]) and a.epoch = s.epoch and a.worker_id = p_worker and a.outcome = s.outcome
        where s.job_id <> all (coalesce(v_jobs, '{}')));
   end if;
 
@@ -316,8 +318,8 @@ begin
               from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
              where s.answered and s.job_id = any (coalesce(v_jobs, '{}'))
                and exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0)) x
-      join sluice.jobs b on b.id = x.job_id
-      join sluice.lanes l on l.id = b.lane_id
+      cross join lateral (select * from sluice.jobs y where y.id = x.job_id offset 0) b
+      cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
       join sluice.lane_groups g on g.id = l.group_id
   loop
     update sluice.cooldowns y
@@ -336,8 +338,8 @@ begin
            (select array_agg(x.name order by x.name) from sluice.rate_limits x
              where x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))) as sharing
       from unnest(p_job, p_epoch, p_throttle_ms, p_throttle_header, p_status) as s(job_id, epoch, throttle_ms, header, status)
-      join sluice.jobs b on b.id = s.job_id
-      join sluice.lanes l on l.id = b.lane_id
+      cross join lateral (select * from sluice.jobs y where y.id = s.job_id offset 0) b
+      cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
       join sluice.lane_groups g on g.id = l.group_id
      where s.throttle_ms is not null and s.job_id = any (coalesce(v_jobs, '{}'))
      order by s.throttle_ms desc

@@ -14,7 +14,9 @@ import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
 const large = 20_000;
 
 const onlyLookUps = 'set enable_hashjoin = off set enable_mergejoin = off';
-const onlyMerges = 'set enable_hashjoin = off set enable_nestloop = off set enable_bitmapscan = off';
+/** Its caller has switched merges off, and that holds for what it calls: with all three off, the cheapest by a guess is taken. */
+const onlyMerges =
+  'set enable_mergejoin = on set enable_hashjoin = off set enable_nestloop = off set enable_bitmapscan = off';
 
 function countFunction(
   name: string,

@@ -1,6 +1,8 @@
 /**
  * A job's state is where its row is: done, running, parked or ready, exactly one of them in any snapshot. This is the SQL
  * that finds it by primary keys (a ready row by its place in its lane, which the job's own row tells).
+ * Each row is looked up by itself (`offset 0`): a plain join with a table that vacuum saw empty goes through all of it, for
+ * every job, until it is analyzed.
  */
 import type { JobState } from '../domain/job.ts';
 
@@ -11,12 +13,13 @@ import type { JobState } from '../domain/job.ts';
  */
 export function jobRows(jobId: string): string {
   return `
-    left join sluice.jobs job on job.id = ${jobId}
-    left join sluice.done_jobs done on done.job_id = ${jobId}
-    left join sluice.running_jobs running on running.job_id = ${jobId}
-    left join sluice.parked_jobs parked on parked.job_id = ${jobId}
-    left join sluice.ready_jobs ready
-      on ready.lane_id = job.lane_id and ready.rank = job.rank and ready.seq = job.seq and ready.job_id = job.id`;
+    left join lateral (select * from sluice.jobs x where x.id = ${jobId} offset 0) job on true
+    left join lateral (select * from sluice.done_jobs x where x.job_id = ${jobId} offset 0) done on true
+    left join lateral (select * from sluice.running_jobs x where x.job_id = ${jobId} offset 0) running on true
+    left join lateral (select * from sluice.parked_jobs x where x.job_id = ${jobId} offset 0) parked on true
+    left join lateral (
+      select * from sluice.ready_jobs x
+       where x.lane_id = job.lane_id and x.rank = job.rank and x.seq = job.seq and x.job_id = job.id offset 0) ready on true`;
 }
 
 /** The state by the rows of `jobRows`; null: the job's rows are gone. */

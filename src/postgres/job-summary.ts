@@ -40,7 +40,7 @@ export function summaryJoins(jobId: string): string {
   return `
     ${jobRows(jobId)}
     left join sluice.workers worker on worker.id = running.worker_id
-    left join sluice.lanes lane on lane.id = ready.lane_id
+    left join lateral (select * from sluice.lanes x where x.id = ready.lane_id offset 0) lane on true
     left join sluice.lane_groups lane_group on lane_group.id = lane.group_id`;
 }
 

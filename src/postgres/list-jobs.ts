@@ -63,8 +63,9 @@ export async function listJobs(database: Database, walk: JobWalk, bounds = usual
   const { items, next } = await walkJobs<ListedRow>(database, walk, bounds, {
     columns: `${summaryColumns}, attempt.truncated, encode(attempt.sha256, 'hex') as sha256`,
     joins: `${summaryJoins('candidate.id')}
-      left join sluice.attempts attempt
-        on done.status is not null and attempt.job_id = done.job_id and attempt.number = done.calls`,
+      left join lateral (
+        select * from sluice.attempts x
+         where done.status is not null and x.job_id = done.job_id and x.number = done.calls offset 0) attempt on true`,
   });
   return { items: items.map(toListedJob), next };
 }

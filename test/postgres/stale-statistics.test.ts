@@ -6,6 +6,9 @@
 import t, { type Test } from 'tap';
 import type { ClaimedJob } from '../../src/domain/job.ts';
 import { cancelJobs } from '../../src/postgres/cancel-jobs.ts';
+import { countBatchJobs } from '../../src/postgres/count-batch-jobs.ts';
+import { type JobFilter, listJobs } from '../../src/postgres/list-jobs.ts';
+import { readJob } from '../../src/postgres/read-jobs.ts';
 import { type Claims, throttledFor, useClaims } from '../support/claims.ts';
 
 /** A batch from which on its jobs are counted by a merge. */
@@ -35,6 +38,19 @@ const scheduled = {
   status: 500,
 } as const;
 
+const everything: JobFilter = {
+  states: null,
+  reason: null,
+  queue: null,
+  upstream: null,
+  batchId: null,
+  key: null,
+  correlationId: null,
+};
+
+const list = ({ database }: Claims, filter: Partial<JobFilter>) =>
+  listJobs(database, { tenant: 'default', filter: { ...everything, ...filter }, before: null, limit: some });
+
 /** In an order in which each finds what it is to change. */
 const statements: Readonly<Record<string, Statement>> = {
   'a claim': (store) => store.claim(some),
@@ -58,6 +74,10 @@ const statements: Readonly<Record<string, Statement>> = {
   'a cancel': ({ database }, { jobIds }) => cancelJobs(database, jobIds.slice(some)),
   'what is left of a batch': ({ database }, { jobIds }) =>
     database.query('select * from sluice.jobs_left($1)', [jobIds]),
+  'one job': ({ database }, { jobIds }) => readJob(database, 'default', jobIds[0]!),
+  'a page of all jobs': (store) => list(store, {}),
+  'a page of a batch': (store, { batchId }) => list(store, { batchId }),
+  'a page of ready jobs': (store) => list(store, { states: ['ready'] }),
 };
 
 /** A store that vacuum saw drained, and plans made then. One session, so that the plans are those that are used later. */
@@ -92,10 +112,12 @@ async function drainedStore(t: Test): Promise<Claims> {
   // Plans of functions and of prepared statements are kept from the sixth call on.
   const nothing: Asked = { batchId: nowhere, jobIds: [nowhere], running: [] };
   for (let i = 0; i < 6; i += 1) {
-    for (const statement of Object.values(statements)) await statement(store, nothing);
+    for (const statement of [...Object.values(statements), countJobs]) await statement(store, nothing);
   }
   return store;
 }
+
+const countJobs: Statement = ({ database }, { batchId }) => countBatchJobs(database, batchId);
 
 async function fill(store: Claims): Promise<Asked> {
   const { database } = store;
@@ -153,4 +175,9 @@ t.test('statements planned for empty tables read few rows of full ones', async (
     await store.database.query('select min(seq) from sluice.ready_jobs r where r.expires_at is not null');
     t.same(await readsOver(store, most, () => statement(store, asked)), {}, name);
   }
+  t.same(
+    await readsOver(store, 2 * waiting + 5_000, () => countJobs(store, asked)),
+    {},
+    'the jobs of a batch by state: each of its range once',
+  );
 });

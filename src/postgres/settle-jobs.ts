@@ -263,7 +263,7 @@ begin
     into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused, v_oldest
     from gone g
     left join lateral string_to_table(g.give_back, ',') x(charge) on true
-    left join sluice.lanes l on x.charge is not null and l.id = any (array[g.lane_id]);
+    left join lateral (select * from sluice.lanes y where x.charge is not null and y.id = g.lane_id offset 0) l on true;
   v_jobs := array(select distinct unnest(v_jobs));
 
   if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then

@@ -1,8 +1,8 @@
 /** GET /v1/batches/{batch_id}/events. */
 import pg from 'pg';
 import t, { type Test } from 'tap';
-import { followBatch } from '../../src/application/batch-events.ts';
 import { BatchCounts } from '../../src/application/batch-counts.ts';
+import { followBatch } from '../../src/application/batch-events.ts';
 import { BatchWatches } from '../../src/application/batch-watches.ts';
 import { DefinitionStore } from '../../src/application/definitions.ts';
 import { retryJob } from '../../src/application/retry.ts';

@@ -3,6 +3,7 @@ import { deleteDefinition, putDefinition, setPaused } from '../../src/applicatio
 import type { Database } from '../../src/postgres/database.ts';
 import { definitionsLock, ensureLaneGroups, type LaneGroupKey } from '../../src/postgres/lane-groups.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
+import { systemClock } from '../../src/system/clock.ts';
 import { useClaims } from '../support/claims.ts';
 import { createTestDatabase } from '../support/database.ts';
 import { definitionDependencies } from '../support/definitions.ts';
@@ -191,7 +192,9 @@ t.test('a change waits for who holds the lock shared, and an intake for a change
     order.push('claim');
   });
   await isHeld;
-  const change = setPaused(deps, 'queues', 'fast', true).then(() => order.push('change'));
+  // Committed when it waits for the permits of what was claimed before.
+  const clock = { ...systemClock, sleep: async () => void order.push('change') };
+  const change = setPaused({ ...deps, clock }, 'queues', 'fast', true);
   await untilLockIsWaitedFor(database, 1);
   const intake = ensure(database, [payFast]).then(() => order.push('intake'));
   await untilLockIsWaitedFor(database, 2);

@@ -6,8 +6,9 @@
  */
 import { parseArgs } from 'node:util';
 import { table } from '../src/cli/demo/table.ts';
-import { claimJobs, claimJobsFunction } from '../src/postgres/claim-jobs.ts';
+import { claimJobs } from '../src/postgres/claim-jobs.ts';
 import type { Database } from '../src/postgres/database.ts';
+import { windowRowsFunctions } from '../src/postgres/window-rows.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 import { inWords, percentile, type Spread, spread, spreadInWords } from './figures.ts';
 import { addProductJobs, newWorker, prepareProduct, settleAll } from './product-turn.ts';
@@ -143,7 +144,7 @@ async function drainWith(database: Database, workers: readonly string[]): Promis
 
 /** The one function out of the text that installs the claim. */
 function lockWindowText(): string {
-  const found = /create or replace function sluice\.lock_window[\s\S]*?end \$\$;/.exec(claimJobsFunction.sql);
+  const found = /create or replace function sluice\.lock_window[\s\S]*?end \$\$;/.exec(windowRowsFunctions.sql);
   if (found === null || !found[0].includes('skip locked')) throw new Error('lock_window is not what this bench knows');
   return found[0];
 }

@@ -3,8 +3,9 @@
  * Their texts stand beside the code that calls them.
  */
 import { cancelJobsFunctions } from './cancel-jobs.ts';
-import { claimJobsFunction, dueJobsFunctions } from './claim-jobs.ts';
+import { claimJobsFunction } from './claim-jobs.ts';
 import { countBatchJobsFunctions } from './count-batch-jobs.ts';
+import { dueJobsFunctions } from './due-jobs.ts';
 import { fuseFunctions } from './fuses.ts';
 import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
@@ -13,11 +14,13 @@ import { batchEventsFunction } from './read-batch-events.ts';
 import { etaFunctions } from './read-eta.ts';
 import { unfinishedFunctions } from './read-unfinished.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
+import { windowRowsFunctions } from './window-rows.ts';
 
 export const storedFunctions: readonly { readonly name: string; readonly sql: string }[] = [
   clockFunctions,
   rateWindowFunctions,
   dueJobsFunctions,
+  windowRowsFunctions,
   claimJobsFunction,
   cancelJobsFunctions,
   fuseFunctions,

@@ -4,7 +4,7 @@ import { systemClock } from '../../src/system/clock.ts';
 import { Slots } from '../../src/worker/slots.ts';
 import { eventually } from '../support/eventually.ts';
 
-function newSlots({ size, goodForMs = 10_000 }: { size: number; goodForMs?: number }) {
+function newSlots({ size, goodForMs = 1_000 }: { size: number; goodForMs?: number }) {
   const started: string[] = [];
   const back: string[] = [];
   const bornMs = systemClock.monotonicMs();

@@ -1,0 +1,79 @@
+/**
+ * The rows of windows, cooldowns and leases as a claim takes hold of them: locked, written back, counted. What a window's state
+ * means is rate-windows.ts.
+ * Invariants: nobody is waited for, a row that another claimer holds is told as null; there is one row for a limit and a
+ * partition, found by its name wherever it is.
+ */
+
+export const windowRowsFunctions = {
+  name: 'window_rows',
+  sql: String.raw`
+-- The window's row, locked; made where there is none. null: another claimer holds it. p_at: where it was a moment ago, so that
+-- not every version it had since vacuum came is stepped over; the row is known by its name, wherever it is.
+create or replace function sluice.lock_window(r sluice.rate_limits, p_partition text, p_at tid default null)
+returns sluice.rate_windows language plpgsql as $$
+declare
+  w sluice.rate_windows;
+  v_at tid;
+begin
+  if p_at is not null then
+    -- Follows the row from version to version.
+    v_at := currtid2('sluice.rate_windows', p_at);
+    select * into w from sluice.rate_windows x where x.ctid = v_at and x.limit_name = r.name and x.partition_key = p_partition
+       for no key update skip locked;
+    if found then return w; end if;
+    perform 1 from sluice.rate_windows x where x.ctid = v_at and x.limit_name = r.name and x.partition_key = p_partition;
+    if found then return null; end if;
+  end if;
+  select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
+     for no key update skip locked;
+  if found then return w; end if;
+  -- An insert would wait for whoever has changed the row, and he perhaps for a lane that we hold.
+  if exists (select 1 from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition) then return null; end if;
+  insert into sluice.rate_windows select (sluice.rate_window_empty(r, p_partition, sluice.clock_us())).* on conflict do nothing;
+  select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
+     for no key update skip locked;
+  if found then return w; end if;
+  return null;
+end $$;
+
+-- Writes a row that is locked, and gives where it is now. p_at: as above.
+create or replace function sluice.store_window(w sluice.rate_windows, p_at tid default null) returns tid language plpgsql as $$
+declare
+  v_at tid;
+begin
+  if p_at is not null then
+    v_at := currtid2('sluice.rate_windows', p_at);
+    update sluice.rate_windows x
+       set algorithm = w.algorithm, width_us = w.width_us, horizon_us = w.horizon_us, ring = w.ring, head = w.head,
+           tail = w.tail, used = w.used, anchor_at = w.anchor_at, level = w.level
+     where x.ctid = v_at and x.limit_name = w.limit_name and x.partition_key = w.partition_key
+    returning x.ctid into v_at;
+    if found then return v_at; end if;
+  end if;
+  update sluice.rate_windows x
+     set algorithm = w.algorithm, width_us = w.width_us, horizon_us = w.horizon_us, ring = w.ring, head = w.head,
+         tail = w.tail, used = w.used, anchor_at = w.anchor_at, level = w.level
+   where x.limit_name = w.limit_name and x.partition_key = w.partition_key
+  returning x.ctid into v_at;
+  return v_at;
+end $$;
+
+-- Leases that a fleet-wide limit counts.
+create or replace function sluice.in_flight(p_limit text, p_partition text) returns bigint language sql stable as $$
+  select count(*) from sluice.lane_groups g join sluice.running_jobs j on j.counted and j.group_id = g.id
+    left join sluice.lanes l on p_partition is not null and l.id = any (array[j.lane_id])
+   where (p_partition is null and p_limit = any (g.shared_limits))
+      or (p_partition is not null and p_limit = any (g.partition_limits) and l.partition_key = p_partition)
+$$;
+
+-- How many may start under a cooldown row that is over but still ramping: its ramp less the calls admitted since it opened.
+create or replace function sluice.ramp_room(d sluice.cooldowns) returns bigint language sql stable as $$
+  select d.ramp - count(*) from sluice.lane_groups g
+    join sluice.running_jobs j on j.counted and j.group_id = g.id and j.admitted_at >= d.until
+    left join sluice.lanes l on d.partition_key <> '' and l.id = any (array[j.lane_id])
+   where case when d.kind = 'upstream' then g.upstream = d.name
+              else d.name = any (g.shared_limits) or d.name = any (g.partition_limits) end
+     and (d.partition_key = '' or l.partition_key = d.partition_key)
+$$;`,
+} as const;

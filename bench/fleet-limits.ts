@@ -4,6 +4,7 @@
  * killed where a case says so.
  */
 
+import { setPriority } from 'node:os';
 import type { Replica } from '../src/cli/demo/replica.ts';
 import { SluiceClient } from '../src/client/index.ts';
 import { permitMs } from '../src/domain/rate-window.ts';
@@ -51,6 +52,7 @@ export async function measureLimit(stage: Stage, index: number, limitCase: Limit
   const { limit, per, algorithm, burst, jobs, kills = 0 } = limitCase;
   const target = await stage.createDatabase(`limit_${index}`);
   const upstream = await stage.startUpstream(kills > 0 ? { faults: slowCalls } : {});
+  favour(upstream.pid);
   const env = { SLUICE_LEASE_SECONDS: '3' };
   const services = await Promise.all(Array.from({ length: replicas }, () => stage.startService(target, { env })));
   const first = services[0]!;
@@ -71,6 +73,18 @@ export async function measureLimit(stage: Stage, index: number, limitCase: Limit
   await Promise.all(services.map((service) => service.stop()));
   await upstream.close();
   return figures;
+}
+
+/**
+ * The upstream's clock judges here, and on a machine that all share it must not stand in line with those it judges: what it reads
+ * 30 ms late it takes for 30 ms of travel. Only root may do this; elsewhere arrivals look later than they are.
+ */
+function favour(pid: number): void {
+  try {
+    setPriority(pid, -10);
+  } catch {
+    console.log('the upstream shares the processors as an equal: its arrivals are late by as much as they are busy');
+  }
 }
 
 /** Three processes that have just been started are busy with themselves for seconds: not what a high rate is to show. */

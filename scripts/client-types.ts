@@ -2,12 +2,11 @@
  * Writes `src/client/api-types.ts`, the types of the client, from `openapi/openapi.json`: `npm run client-types`. With `--check`
  * it writes nothing and exits 1 where the file differs from the document. Run after `npm run openapi`, which makes the document.
  */
-import { readFile, writeFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { generateApi } from 'swagger-typescript-api';
+import { keepGenerated } from './generated-file.ts';
 
 const documentFile = fileURLToPath(new URL('../openapi/openapi.json', import.meta.url));
-const typesFile = fileURLToPath(new URL('../src/client/api-types.ts', import.meta.url));
 
 const header = `/**
  * Shapes of the API, generated from openapi/openapi.json by \`npm run client-types\`: a change here is lost, make it in the
@@ -34,16 +33,6 @@ export async function clientTypesText(): Promise<string> {
   return header + file.fileContent;
 }
 
-async function run(check: boolean): Promise<void> {
-  const text = await clientTypesText();
-  if (!check) {
-    await writeFile(typesFile, text);
-    return;
-  }
-  const kept = await readFile(typesFile, 'utf8').catch(() => '');
-  if (kept === text) return;
-  process.stderr.write('src/client/api-types.ts differs from the document; run `npm run client-types` and commit it\n');
-  process.exitCode = 1;
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  await keepGenerated('src/client/api-types.ts', await clientTypesText(), 'the document', 'npm run client-types');
 }
-
-if (process.argv[1] === fileURLToPath(import.meta.url)) await run(process.argv.includes('--check'));

@@ -53,6 +53,8 @@ export interface Database {
   readonly faultPoints: FaultPoints;
   /** One is taken before a connection is asked for (`shareOf`); undefined: whoever comes stands in the pool's own line. */
   readonly turns: Turns | undefined;
+  /** How long an answer is waited for where a statement says nothing else (`promptly`); undefined: the usual time. */
+  readonly withinMs: (() => number) | undefined;
   /**
    * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection.
    */
@@ -121,7 +123,7 @@ export function openDatabase({
     });
   });
   const orm = drizzle(pool, { schema });
-  return withQuery({ pool, orm, faultPoints, turns: undefined, close: () => pool.end() });
+  return withQuery({ pool, orm, faultPoints, turns: undefined, withinMs: undefined, close: () => pool.end() });
 }
 
 /**
@@ -132,10 +134,15 @@ export function shareOf(database: Database, most: number): Database {
   return withQuery({ ...database, turns: new Turns(most, systemClock) });
 }
 
+/** The same database, of whose statements none is waited for longer than this: also those of transactions. */
+export function promptly(database: Database, withinMs: () => number): Database {
+  return withQuery({ ...database, withinMs });
+}
+
 function withQuery(parts: Omit<Database, 'query'>): Database {
   const database: Database = {
     ...parts,
-    query: (text, values, name, { before, after, withinMs } = {}) =>
+    query: (text, values, name, { before, after, withinMs = parts.withinMs?.() } = {}) =>
       withClient(database, async (client) => {
         if (before !== undefined) await parts.faultPoints.pass(before);
         const rows = await queryRows<never>(client, text, values, name, withinMs);

@@ -5,7 +5,7 @@
  * still its own.
  */
 import type { ClaimedJob } from '../domain/job.ts';
-import { type Database, promptMs, type StatementOptions } from './database.ts';
+import { type Database, promptMs } from './database.ts';
 
 export interface WorkerIdentity {
   readonly workerId: string;
@@ -88,11 +88,7 @@ export type OrphanedJob = Pick<
  * Looking means reading every running job, and every one that has ended since vacuum came: nothing is read while all leases
  * hold, unless `whole` asks for workers that are gone (a claim that was made after its worker had left).
  */
-export async function findOrphanedJobs(
-  database: Database,
-  limit: number,
-  { whole = true, ...options }: Pick<StatementOptions, 'withinMs'> & { readonly whole?: boolean } = {},
-): Promise<OrphanedJob[]> {
+export async function findOrphanedJobs(database: Database, limit: number, whole = true): Promise<OrphanedJob[]> {
   return database.query<OrphanedJob>(
     `select r.job_id as "jobId", r.epoch, r.worker_id as "workerId", j.upstream, j.method, r.calls,
             r.attempts_used as "attemptsUsed", r.throttles, j.max_attempts as "maxAttempts",
@@ -105,8 +101,6 @@ export async function findOrphanedJobs(
         and ($2::boolean or (select exists (select 1 from sluice.workers e where e.lease_expires_at < clock_timestamp())))
       limit $1::int`,
     [limit, whole],
-    undefined,
-    options,
   );
 }
 
@@ -139,11 +133,7 @@ export async function sweepClaimsAhead(database: Database, limit: number): Promi
 }
 
 /** Clears away workers whose lease ran out and that hold no job. Gives how many. */
-export async function sweepWorkers(
-  database: Database,
-  limit: number,
-  options: Pick<StatementOptions, 'withinMs'> = {},
-): Promise<number> {
+export async function sweepWorkers(database: Database, limit: number): Promise<number> {
   const rows = await database.query(
     `delete from sluice.workers w where w.id in (
        select o.id from sluice.workers o
@@ -152,8 +142,6 @@ export async function sweepWorkers(
         order by o.id limit $1::int for update skip locked)
      returning w.id`,
     [limit],
-    undefined,
-    options,
   );
   return rows.length;
 }

@@ -53,7 +53,7 @@ function runOnce<T>(
     const lent: TransactionClient = {
       query: (text, values, name) => {
         if (over) return Promise.reject(new Error('this transaction is over; the statement was not sent'));
-        return queryRows(client, text, values, name);
+        return queryRows(client, text, values, name, database.withinMs?.());
       },
     };
     // Waits for nothing at the server, so silence means that the connection is dead.

@@ -7,7 +7,7 @@ import type { Definitions } from '../domain/definitions.ts';
 import { decideReconciliation } from '../domain/reconcile.ts';
 import { asksFirst, decideSettlement } from '../domain/settle.ts';
 import { closeSilentStreams } from '../postgres/batch-streams.ts';
-import { type Database, patientMs, ranOutOfTime, type StatementOptions } from '../postgres/database.ts';
+import { type Database, patientMs, promptly, ranOutOfTime } from '../postgres/database.ts';
 import { findOrphanedJobs, type OrphanedJob, sweepClaimsAhead, sweepWorkers } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, settleJobs, untouched } from '../postgres/settle-jobs.ts';
@@ -69,21 +69,19 @@ export async function sweepOnce(database: Database, cursor: SweepCursor): Promis
   };
 }
 
-/** One bounded round. @param limit of its statements; `whole`: also jobs whose worker is not there any more */
+/** One bounded round. @param whole also jobs whose worker is not there any more */
 export async function runMaintenanceOnce(
   options: Omit<MaintenanceOptions, 'retention'>,
-  limit: Pick<StatementOptions, 'withinMs'> = {},
-  { whole = true }: { readonly whole?: boolean } = {},
+  whole = true,
 ): Promise<MaintenanceCounts> {
   const { database } = options;
-  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans, { ...limit, whole }), limit);
-  return { reaped, workersSwept: await sweepWorkers(database, mostWorkers, limit) };
+  const reaped = await reap(options, await findOrphanedJobs(database, mostOrphans, whole));
+  return { reaped, workersSwept: await sweepWorkers(database, mostWorkers) };
 }
 
 async function reap(
   { database, clock, currentDefinitions }: Omit<MaintenanceOptions, 'retention'>,
   orphans: OrphanedJob[],
-  limit: Pick<StatementOptions, 'withinMs'>,
 ): Promise<number> {
   if (orphans.length === 0) return 0;
   const definitions = await currentDefinitions();
@@ -118,7 +116,7 @@ async function reap(
   }
   let reaped = 0;
   for (const [workerId, rows] of byWorker) {
-    reaped += (await settleJobs(database, workerId, rows, { ...limit, onlyExpired: true })).size;
+    reaped += (await settleJobs(database, workerId, rows, { onlyExpired: true })).size;
   }
   return reaped;
 }
@@ -129,14 +127,18 @@ export class Maintenance {
   readonly #wake: WakeSignal;
   readonly #fuses: FuseWalks;
   readonly #retention: RetentionRounds;
+  /** Rounds in a row in which the time of a statement ran out. */
+  #outOfTime = 0;
   #stopped = false;
   #loop: Promise<void> | undefined;
 
   constructor(options: MaintenanceOptions) {
-    this.#options = options;
+    // All replicas may have met the same silence: jobs of dead workers must not wait for the usual limit of any statement here.
+    const database = promptly(options.database, () => patientMs(this.#outOfTime));
+    this.#options = { ...options, database };
     this.#wake = new WakeSignal(options.clock);
-    this.#fuses = new FuseWalks(options);
-    this.#retention = new RetentionRounds({ ...options, policy: options.retention });
+    this.#fuses = new FuseWalks(this.#options);
+    this.#retention = new RetentionRounds({ ...this.#options, policy: options.retention });
   }
 
   start(): void {
@@ -157,20 +159,17 @@ export class Maintenance {
   async #run(): Promise<void> {
     const { logger, database } = this.#options;
     const cursor = newSweepCursor();
-    let outOfTime = 0;
     for (let round = 1; !this.#stopped; round += 1) {
       let more = false;
       try {
-        // All replicas may have met the same silence: jobs of dead workers must not wait for the usual limit.
-        const whole = round % roundsPerWholeLook === 1;
-        const counts = await runMaintenanceOnce(this.#options, { withinMs: patientMs(outOfTime) }, { whole });
-        outOfTime = 0;
+        const counts = await runMaintenanceOnce(this.#options, round % roundsPerWholeLook === 1);
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
         more = await this.#fuses.turn();
         if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');
         await this.#retention.turn();
+        this.#outOfTime = 0;
       } catch (err) {
-        if (ranOutOfTime(err)) outOfTime += 1;
+        if (ranOutOfTime(err)) this.#outOfTime += 1;
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }
       if (!this.#stopped && !more) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));

@@ -3,7 +3,7 @@ import t, { type Test } from 'tap';
 import { redrive } from '../../src/application/dead-letters.ts';
 import { claimJobs } from '../../src/postgres/claim-jobs.ts';
 import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
-import { newWorker, settleRow } from '../support/claims.ts';
+import { heldUnknown, newWorker, settleRow } from '../support/claims.ts';
 import { type Answer, type Intake, useIntake } from '../support/intake.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: JSON of any shape, compared by the tests.
@@ -18,12 +18,6 @@ const refused = {
   next: { kind: 'done', state: 'failed', reason: 'rejected_by_upstream', evidence: 'response' },
   outcome: 'rejected',
   status: 422,
-} as const satisfies Partial<SettleRow>;
-const held = {
-  next: { kind: 'held', reason: 'outcome_unknown' },
-  outcome: 'unknown',
-  status: null,
-  outcomeUnknown: true,
 } as const satisfies Partial<SettleRow>;
 
 interface Setup extends Intake {
@@ -71,7 +65,7 @@ t.test('failed and held jobs are listed, newest first, and narrowed by each filt
   await dead('fine', {});
   const { batch } = await dead('a', failed);
   await dead('b', refused, { upstream: 'mail' });
-  await dead('c', held, { queue: 'slow' });
+  await dead('c', heldUnknown, { queue: 'slow' });
   t.same(await keys(), ['c', 'b', 'a']);
   t.same(await keys('state=failed'), ['b', 'a']);
   t.same(await keys('state=held'), ['c']);
@@ -91,7 +85,7 @@ t.test('a redrive by filter takes what it fits, keeps keys, and says how many', 
   const { dead, send, keys, stateOf } = await setup(t);
   const a = await dead('a', failed);
   const b = await dead('b', refused, { upstream: 'mail' });
-  const c = await dead('c', held);
+  const c = await dead('c', heldUnknown);
   t.match(await send({ filter: { reason: 'attempts_exhausted' } }), { status: 200, body: { redriven: 1, skipped: 0 } });
   t.match(await send({ filter: { queue: 'none' } }), { status: 200, body: { redriven: 0, skipped: 0 } });
   t.same([await stateOf(a.job), await stateOf(b.job)], ['ready', 'failed']);
@@ -105,7 +99,7 @@ t.test(
   async (t) => {
     const { dead, send, stateOf, submit } = await setup(t);
     const a = await dead('a', failed);
-    const b = await dead('b', held);
+    const b = await dead('b', heldUnknown);
     const [waiting] = await submit([{ idempotency_key: 'w' }]);
     const ids = [a.job, b.job, b.job, waiting!.job_id, '01890000-0000-7000-8000-000000000000'];
     t.match(await send({ job_ids: ids, fresh_key: true }), { status: 200, body: { redriven: 1, skipped: 3 } });

@@ -10,7 +10,7 @@ import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { FuseWalks } from '../../src/worker/fuse-walks.ts';
-import { newWorker, settleRow } from '../support/claims.ts';
+import { blewFuse, heldUnknown, newWorker, settleRow } from '../support/claims.ts';
 import type { TestDatabaseOptions } from '../support/database.ts';
 import { eventually } from '../support/eventually.ts';
 import { faultPointsOf } from '../support/fault-points.ts';
@@ -18,20 +18,6 @@ import { type Answer, defaults, type Intake, submissionOf, useIntake } from '../
 
 // biome-ignore lint/suspicious/noExplicitAny: JSON of any shape, compared by the tests.
 type Json = any;
-
-const refused = {
-  next: { kind: 'held', reason: 'fuse' },
-  outcome: 'rejected',
-  charge: 'none',
-  status: 401,
-  mayHaveHadEffect: false,
-} as const satisfies Partial<SettleRow>;
-const unknown = {
-  next: { kind: 'held', reason: 'outcome_unknown' },
-  outcome: 'unknown',
-  status: null,
-  outcomeUnknown: true,
-} as const satisfies Partial<SettleRow>;
 
 interface Setup extends Intake {
   /** A batch with these keys. Gives its id. */
@@ -67,7 +53,7 @@ async function setup(t: Test, options: TestDatabaseOptions = {}): Promise<Setup>
     move: () => walks.turn(),
     async blow() {
       const jobs = await bundle.claim(1);
-      await bundle.settle(jobs, refused);
+      await bundle.settle(jobs, blewFuse);
       await bundle.move();
       return jobs[0]!.jobId;
     },
@@ -131,7 +117,7 @@ t.test(
   async (t) => {
     const { batch, send, claim, settle, read, blow } = await setup(t);
     const id = await batch('a', 'b');
-    await settle(await claim(1), unknown);
+    await settle(await claim(1), heldUnknown);
     const before = await read(id);
     t.match(before, { held_by: null, jobs: { held: 1, ready: 1 } });
     t.same(await send(`/v1/batches/${id}/resume`).then(({ status, body }) => ({ status, body })), {
@@ -159,7 +145,7 @@ t.test(
 t.test('what is held for another reason stays so; duplicates are the other batch’s to hold', async (t) => {
   const { batch, blow, send, claim, settle, read } = await setup(t);
   const id = await batch('a', 'b', 'c');
-  await settle(await claim(1), unknown);
+  await settle(await claim(1), heldUnknown);
   const second = await batch('d', 'b');
   await blow();
   t.match(await read(id), { jobs: { held: 3 }, held_by: { status: 401 } });
@@ -172,7 +158,7 @@ t.test('what is held for another reason stays so; duplicates are the other batch
     const jobs = await claim(5);
     if (jobs.length === 0) return false;
     t.match(jobs, [{ idempotencyKey: 'd' }]);
-    await settle(jobs, refused);
+    await settle(jobs, blewFuse);
     return true;
   });
   t.match(await read(second), { held_by: { status: 401 } });
@@ -188,7 +174,7 @@ t.test('explain names the fuse, and what to do', async (t) => {
   const { batch, get, claim, settle, move } = await setup(t);
   const id = await batch('a', 'b');
   const jobs = (await get<Json>(`/v1/batches/${id}/items`)).body.items.map((item: Json) => item.job_id);
-  await settle(await claim(1), refused);
+  await settle(await claim(1), blewFuse);
   const about = (await get<Json>(`/v1/jobs/${jobs[1]}/explain`)).body;
   t.match(
     about,
@@ -219,7 +205,7 @@ t.test('dead letters have them under their reason; one retried, or all redriven,
   const redriven = await send('/admin/dead-letter/redrive', { filter: { reason: 'fuse', batch_id: id } });
   t.match(redriven.body, { redriven: 3, skipped: 0 });
   t.match(await read(id), { held_by: null }, 'nothing is held by it any more');
-  await settle((await claim(1)).slice(0, 1), refused);
+  await settle((await claim(1)).slice(0, 1), blewFuse);
   await move();
   t.match(
     await read(id),
@@ -260,7 +246,7 @@ t.test('a stream that goes on after the fuse has blown is taken, and held as it 
   };
   const later = '2099-01-01T00:00:00.000Z';
   t.same(await append(0, [{ idempotency_key: 'a' }, { idempotency_key: 'b' }]), ['ready', 'ready']);
-  await settle(await claim(1), refused);
+  await settle(await claim(1), blewFuse);
   t.same(await append(2, [{ idempotency_key: 'c' }]), ['held'], 'also before the others are out of the way');
   await move();
   t.same(

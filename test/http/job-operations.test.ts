@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap';
 import { claimJobs } from '../../src/postgres/claim-jobs.ts';
 import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
-import { newWorker, settleRow } from '../support/claims.ts';
+import { heldUnknown, newWorker, settleRow } from '../support/claims.ts';
 import { type Answer, type Intake, type Problem, useIntake } from '../support/intake.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: JSON of any shape, compared by the tests.
@@ -13,12 +13,6 @@ const failed = {
   next: { kind: 'done', state: 'failed', reason: 'attempts_exhausted', evidence: null },
   outcome: 'error',
   status: 500,
-} as const satisfies Partial<SettleRow>;
-const held = {
-  next: { kind: 'held', reason: 'outcome_unknown' },
-  outcome: 'unknown',
-  status: null,
-  outcomeUnknown: true,
 } as const satisfies Partial<SettleRow>;
 
 interface Setup extends Intake {
@@ -104,7 +98,7 @@ t.test(
     ];
     await run(1, {});
     await run(1, failed);
-    await run(1, held);
+    await run(1, heldUnknown);
     await run(1);
     for (const id of [ended, isHeld]) {
       t.match(await act(id, 'retry'), {
@@ -134,7 +128,7 @@ t.test(
 t.test('a fresh key is refused while an outcome is unknown; other members of the body are errors', async (t) => {
   const { accept, act, run } = await setup(t);
   const [isHeld, ended] = (await accept('a', 'b')) as [string, string];
-  await run(1, held);
+  await run(1, heldUnknown);
   await run(1, failed);
   t.match(await act(isHeld, 'retry', { fresh_key: true }), {
     status: 409,

@@ -103,16 +103,16 @@ function requestOf(route: Route, pools: Pools, doneBatch: string): fc.Arbitrary<
     ...pools,
     ...(route.path.endsWith('/events') && { batch_id: [doneBatch, ...hostileTexts.slice(0, 10)] }),
   };
-  const only = (place: Parameter['in']) => parameters.filter((each) => each.in === place);
+  const parametersIn = (place: Parameter['in']) => parameters.filter((each) => each.in === place);
   const inPath = fc.tuple(
-    ...only('path').map(({ name, schema }) =>
+    ...parametersIn('path').map(({ name, schema }) =>
       route.path.endsWith('/events')
         ? fc.constantFrom(...(own.batch_id as string[]))
         : valueFor(openApi, schema, own, name),
     ),
   );
   const inQuery = fc.tuple(
-    ...only('query').map(({ name, schema, required }) => {
+    ...parametersIn('query').map(({ name, schema, required }) => {
       const value =
         name === 'wait' ? fc.constantFrom('0', '-1', '0.5', 'x', '99999') : valueFor(openApi, schema, own, name);
       return now(required ? 12 : 0.25, value);
@@ -137,9 +137,9 @@ function requestOf(route: Route, pools: Pools, doneBatch: string): fc.Arbitrary<
     });
   const body = requestBody === undefined ? now(0.1, fc.constantFrom('{}', 'x')) : bodyOf(route, own);
   return fc.tuple(inPath, inQuery, extra, headers, body).map(([path, query, more, head, payload]) => {
-    const names = only('path').map(({ name }) => name);
+    const names = parametersIn('path').map(({ name }) => name);
     const url = names.reduce((text, name, at) => text.replace(`{${name}}`, encode(path[at])), route.path);
-    const pairs = only('query').flatMap(({ name }, at) =>
+    const pairs = parametersIn('query').flatMap(({ name }, at) =>
       query[at] === undefined ? [] : [`${name}=${encode(query[at])}`],
     );
     const text = [...pairs, ...(more === undefined ? [] : [more])].join('&');

@@ -3,8 +3,7 @@ import t, { type Test } from 'tap';
 import { cancelBatchJobs, cancelJobs, markBatchCancelled } from '../../src/postgres/cancel-jobs.ts';
 import { settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
-import { type Claims, settleRow, throttledFor, useClaims } from '../support/claims.ts';
-import { eventually } from '../support/eventually.ts';
+import { type Claims, jobIds, settleRow, throttledFor, useClaims, waitsForALock } from '../support/claims.ts';
 
 async function setup(t: Test, options: { max?: number } = {}): Promise<Claims> {
   const store = await useClaims(t, options);
@@ -13,11 +12,6 @@ async function setup(t: Test, options: { max?: number } = {}): Promise<Claims> {
 }
 
 /** All jobs in order of acceptance. */
-async function jobIds({ database }: Claims): Promise<string[]> {
-  const rows = await database.query<{ id: string }>('select id from sluice.jobs order by seq');
-  return rows.map(({ id }) => id);
-}
-
 async function states({ database }: Claims): Promise<Record<string, string>> {
   const rows = await database.query<{ id: string; state: string }>(
     `select job_id as id, 'ready' as state from sluice.ready_jobs union all select job_id, 'running' from sluice.running_jobs
@@ -101,16 +95,6 @@ t.test('a scheduled job that falls due while it is cancelled is cancelled', asyn
   t.same(await cancelling, [id]);
   t.same(await states(store), { [id]: 'cancelled' });
 });
-
-/** Until another connection of this database waits for a lock. */
-async function waitsForALock({ database }: Claims): Promise<void> {
-  await eventually('a wait for a lock', async () => {
-    const rows = await database.query(
-      `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
-    );
-    return rows.length > 0;
-  });
-}
 
 t.test('the head of a fifo lane that is cancelled while it waits for its time lets the next one go', async (t) => {
   const store = await setup(t);

@@ -4,8 +4,6 @@
  */
 import fc from 'fast-check';
 import t from 'tap';
-import { putDefinition } from '../../src/application/manage-definitions.ts';
-import { rateLimitSchema } from '../../src/domain/definitions.ts';
 import {
   chargeWindow,
   emptyWindow,
@@ -18,8 +16,7 @@ import {
 import { claimJobs } from '../../src/postgres/claim-jobs.ts';
 import { openDatabase } from '../../src/postgres/database.ts';
 import { createLogger } from '../../src/system/logger.ts';
-import { newWorker, useClaims } from '../support/claims.ts';
-import { definitionDependencies } from '../support/definitions.ts';
+import { coverAllBy, newWorker, useClaims } from '../support/claims.ts';
 
 const workersCount = 4;
 const jobsCount = 4_000;
@@ -66,15 +63,7 @@ t.test('every claim of every history admits what the model admits, and no more',
       round += 1;
       now += 100_000_000;
       const name = `limit-${round}`;
-      await putDefinition(
-        definitionDependencies(store.database),
-        'rate_limits',
-        name,
-        rateLimitSchema.parse({ ...rule, upstreams: ['api'] }),
-      );
-      await store.database.query('update sluice.lane_groups set shared_limits = $1, next_at = to_timestamp(0)', [
-        [name],
-      ]);
+      await coverAllBy(store, name, rule);
       await store.database.query('update sluice.lanes set next_at = to_timestamp(0), closed_by = null');
       let state = emptyWindow(rule, now);
       const log: number[] = [];

@@ -5,9 +5,12 @@ import {
   asUnavailable,
   DatabaseUnavailableError,
   openDatabase,
+  promptly,
+  ranOutOfTime,
   shareOf,
   withClient,
 } from '../../src/postgres/database.ts';
+import { inTransaction } from '../../src/postgres/transaction.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { createTestDatabase } from '../support/database.ts';
@@ -172,6 +175,30 @@ t.test('a statement that runs into its time limit is unavailable, and ended at t
     await other.query(`SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(61)' AND state = 'active'`),
     [],
   );
+});
+
+t.test('a view in which nothing is waited for longer than it says, not even in a transaction', async (t) => {
+  const { database } = await createTestDatabase(t, { max: 2 });
+  let withinMs = 200;
+  const prompt = promptly(database, () => withinMs);
+  const slow = 'select 1 from pg_sleep(1)';
+  const outOfTime = (error: unknown) => error instanceof DatabaseUnavailableError && ranOutOfTime(error);
+  const errorOf = (work: Promise<unknown>) =>
+    work.then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+  t.ok(outOfTime(await errorOf(prompt.query(slow))));
+  t.ok(outOfTime(await errorOf(inTransaction(prompt, (client) => client.query(slow)))));
+  t.equal(
+    await errorOf(prompt.query(slow, [], undefined, { withinMs: 5_000 })),
+    undefined,
+    'a statement may say otherwise',
+  );
+  withinMs = 5_000;
+  t.equal(await errorOf(prompt.query(slow)), undefined, 'asked anew for each');
+  withinMs = 200;
+  t.equal(await errorOf(database.query(slow)), undefined, 'the other view waits as ever');
 });
 
 t.test('those who share connections leave the others free', async (t) => {

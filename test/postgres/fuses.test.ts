@@ -8,17 +8,17 @@ import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { moveTarget } from '../../src/postgres/unfinished-jobs.ts';
 import { systemClock } from '../../src/system/clock.ts';
-import { type Claims, newWorker, settleRow, throttledFor, useClaims } from '../support/claims.ts';
+import {
+  blewFuse,
+  type Claims,
+  jobIds,
+  newWorker,
+  settleRow,
+  throttledFor,
+  useClaims,
+  waitsForALock,
+} from '../support/claims.ts';
 import { eventually } from '../support/eventually.ts';
-
-/** What settles a job whose call was answered 401. */
-const refused = {
-  next: { kind: 'held', reason: 'fuse' },
-  outcome: 'rejected',
-  charge: 'none',
-  status: 401,
-  mayHaveHadEffect: false,
-} as const satisfies Partial<SettleRow>;
 
 const retried = {
   next: { kind: 'scheduled', delayMs: 3_600_000, reason: null },
@@ -30,12 +30,6 @@ async function setup(t: Test, options: { max?: number } = {}): Promise<Claims> {
   const store = await useClaims(t, options);
   await store.putUpstream('api');
   return store;
-}
-
-/** Ids of all jobs in order of acceptance. */
-async function jobIds({ database }: Claims): Promise<string[]> {
-  const rows = await database.query<{ id: string }>('select id from sluice.jobs order by seq');
-  return rows.map(({ id }) => id);
 }
 
 /** State, and reason of what is held, of all jobs in order of acceptance. */
@@ -88,7 +82,7 @@ t.test(
     await store.addJobs({ count: 2 });
     const ids = await jobIds(store);
     const { jobs } = await store.claim(2);
-    await store.settle(jobs.slice(0, 1), refused);
+    await store.settle(jobs.slice(0, 1), blewFuse);
     t.same(await fuses(store), [{ state: 'holding', job_id: ids[0], status: 401, resumed: false }]);
     t.same(await states(store), ['held fuse', 'running', 'ready', 'ready', 'ready', 'ready', 'ready']);
     t.same((await store.claim(3)).jobs, [], 'the heads of the lane');
@@ -122,7 +116,7 @@ t.test('heads behind a fuse take no permits, and those behind them are not taken
   await store.addJobs({ count: 3 });
   await store.addJobs({ count: 3 });
   const ids = await jobIds(store);
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   const mixed = await store.claim(4);
   t.same(idsOf(mixed.jobs), ids.slice(3, 5), 'of four heads the two of the other batch');
   t.match(await store.database.query('select used from sluice.rate_windows'), [{ used: 3 }]);
@@ -139,7 +133,7 @@ t.test('a claim in progress is over before a blow commits, and later ones see it
   let isOver = false;
   await inTransaction(store.database, async (client) => {
     await client.query('select * from sluice.claim_jobs($1, 1)', [store.workerId]);
-    settling = store.settle(jobs, refused).finally(() => {
+    settling = store.settle(jobs, blewFuse).finally(() => {
       isOver = true;
     });
     await waitsForALock(store);
@@ -150,28 +144,18 @@ t.test('a claim in progress is over before a blow commits, and later ones see it
   t.same((await store.claim(4)).jobs, []);
 });
 
-/** Until another connection of this database waits for a lock. */
-async function waitsForALock({ database }: Claims): Promise<void> {
-  await eventually('a wait for a lock', async () => {
-    const rows = await database.query(
-      `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
-    );
-    return rows.length > 0;
-  });
-}
-
 t.test('what comes back from a worker is held in its settle; what ended has ended', async (t) => {
   const store = await setup(t);
   await store.addJobs({ count: 6 });
   const { jobs } = await store.claim(6);
   const one = (place: number) => jobs.slice(place, place + 1);
-  await store.settle(one(0), refused);
+  await store.settle(one(0), blewFuse);
   await moveAll(store);
   await store.settle(one(1), retried);
   await store.settle(one(2), throttledFor(60_000));
   await store.settle(one(3), { next: { kind: 'ready' }, outcome: null, charge: 'none', permitUnused: true });
   await store.settle(one(4), { next: { kind: 'held', reason: 'outcome_unknown' }, outcomeUnknown: true });
-  await store.settle(one(5), { ...refused, status: 403 });
+  await store.settle(one(5), { ...blewFuse, status: 403 });
   t.same(await states(store), [
     'held fuse',
     'held fuse',
@@ -204,7 +188,7 @@ t.test('a job whose worker was lost is held when it is taken back', async (t) =>
   await store.addJobs({ count: 2 });
   const lost = await newWorker(store.database);
   const orphan = (await store.claim(1, lost)).jobs;
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   await store.database.query(
     `update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 s' where id = $1`,
     [lost],
@@ -224,7 +208,7 @@ t.test('an answer of a worker that has lost the job blows nothing', async (t) =>
   await store.addJobs({ count: 2 });
   const { jobs } = await store.claim(1);
   await store.settle(jobs, { next: { kind: 'ready' }, outcome: null, charge: 'none', permitUnused: true });
-  t.equal((await store.settle(jobs, refused)).size, 0);
+  t.equal((await store.settle(jobs, blewFuse)).size, 0);
   t.same(await fuses(store), []);
 });
 
@@ -237,7 +221,7 @@ t.test(
     const batch = await batchOf(store, ids[0]!);
     const { jobs } = await store.claim(2);
     await store.settle(jobs.slice(1), { ...retried, next: { kind: 'scheduled', delayMs: 0, reason: null } });
-    await store.settle(jobs.slice(0, 1), refused);
+    await store.settle(jobs.slice(0, 1), blewFuse);
     let moving: Promise<number> | undefined;
     await inTransaction(store.database, async (client) => {
       await client.query('select sluice.promote_due_jobs(sluice.at_us(sluice.clock_us()), 10)');
@@ -265,7 +249,7 @@ t.test(
     const before = await store.database.query<{ due_at: Date }>(
       'select due_at from sluice.parked_jobs where due_at is not null',
     );
-    await store.settle(one(0), refused);
+    await store.settle(one(0), blewFuse);
     await moveAll(store);
     t.same(await states(store), [
       'held fuse',
@@ -296,7 +280,7 @@ t.test('what is past its deadline when it goes on expires', async (t) => {
   const store = await setup(t);
   await store.addJobs({ count: 2, expiresAt: `clock_timestamp() + interval '300 milliseconds'` });
   const batch = await batchOf(store, (await jobIds(store))[0]!);
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   await moveAll(store);
   await eventually('the deadline', async () => {
     const [row] = await store.database.query<{ passed: boolean }>(
@@ -319,17 +303,17 @@ t.test(
     const ids = await jobIds(store);
     const batch = await batchOf(store, ids[0]!);
     const { jobs } = await store.claim(3);
-    await store.settle(jobs.slice(0, 1), refused);
+    await store.settle(jobs.slice(0, 1), blewFuse);
     await moveAll(store);
     await resume(store, batch);
-    await store.settle(jobs.slice(1, 2), refused);
+    await store.settle(jobs.slice(1, 2), blewFuse);
     t.match(await fuses(store), [{ state: 'resumed' }]);
     t.same(await states(store), ['ready', 'ready', 'running', 'ready', 'ready']);
     const again = (await store.claim(1)).jobs;
-    await store.settle(again, refused);
+    await store.settle(again, blewFuse);
     t.match(await fuses(store), [{ state: 'holding', job_id: ids[0], resumed: false }]);
     t.same((await store.claim(5)).jobs, []);
-    await store.settle(jobs.slice(2), refused);
+    await store.settle(jobs.slice(2), blewFuse);
     await moveAll(store);
     t.same(await states(store), Array(5).fill('held fuse'));
   },
@@ -339,13 +323,13 @@ t.test('a fuse that blows while a resume is under way stops the resume', async (
   const store = await setup(t);
   await store.addJobs({ count: 6 });
   const batch = await batchOf(store, (await jobIds(store))[0]!);
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   await moveAll(store);
   await markResumed(store.database, batch);
   const [move] = await findFuseMoves(store.database, batch, 1);
   const first = await moveBehindFuse(store.database, move!, null, 2);
   t.match(first, { moved: 2, after: String });
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   t.same(
     await moveBehindFuse(store.database, move!, first.after, 2),
     { moved: 0, after: null },
@@ -357,12 +341,12 @@ t.test('a fuse that blows while a resume is under way stops the resume', async (
 });
 
 t.test(
-  'a job that a person has sent on its way passes the fuse; where it is refused too, others like it are stopped',
+  'a job that a person has sent on its way passes the fuse; where it is blewFuse too, others like it are stopped',
   async (t) => {
     const store = await setup(t);
     await store.addJobs({ count: 4 });
     const ids = await jobIds(store);
-    await store.settle((await store.claim(1)).jobs, refused);
+    await store.settle((await store.claim(1)).jobs, blewFuse);
     await moveAll(store);
     await retryJobs(store.database, { tenant: 'default', jobIds: ids.slice(1, 3), from: ['held'], freshKey: false });
     t.same(await states(store), ['held fuse', 'ready', 'ready', 'held fuse']);
@@ -370,7 +354,7 @@ t.test(
     t.same(idsOf(one), [ids[1]]);
     await store.settle(one, retried);
     t.equal((await states(store))[1], 'scheduled', 'and goes on by itself');
-    await store.settle((await store.claim(1)).jobs, refused);
+    await store.settle((await store.claim(1)).jobs, blewFuse);
     await moveAll(store);
     t.same(await states(store), Array(4).fill('held fuse'));
     t.match(await fuses(store), [{ job_id: ids[2] }], 'the later answer is the evidence');
@@ -383,7 +367,7 @@ t.test('a fifo lane waits for its head that a fuse holds, and goes on in its ord
   await store.addJobs({ count: 2, queue: 'line' });
   await store.addJobs({ count: 1, queue: 'line' });
   const ids = await jobIds(store);
-  await store.settle((await store.claim(1)).jobs, refused);
+  await store.settle((await store.claim(1)).jobs, blewFuse);
   t.same((await store.claim(3)).jobs, []);
   await moveAll(store);
   t.same((await store.claim(3)).jobs, []);
@@ -403,13 +387,13 @@ t.test(
       await store.addJobs({ count: 5 });
       const batch = await batchOf(store, (await jobIds(store))[0]!);
       const { jobs } = await store.claim(2);
-      await store.settle(jobs.slice(0, 1), refused);
+      await store.settle(jobs.slice(0, 1), blewFuse);
       if (when !== 'holding') await moveAll(store);
       if (when === 'resuming') await markResumed(store.database, batch);
       await markBatchCancelled(store.database, 'default', batch);
       t.equal(await moveAll(store), 0, when);
       await cancelBatchJobs(store.database, batch, null, 100);
-      await store.settle(jobs.slice(1), refused);
+      await store.settle(jobs.slice(1), blewFuse);
       t.same((await store.claim(5)).jobs, []);
       t.same(await states(store), Array(5).fill('cancelled'), when);
     }
@@ -424,7 +408,7 @@ t.test(
     const batch = await batchOf(store, (await jobIds(store))[0]!);
     const { jobs } = await store.claim(2);
     await store.settle(jobs.slice(1), retried);
-    await store.settle(jobs.slice(0, 1), refused);
+    await store.settle(jobs.slice(0, 1), blewFuse);
     await moveAll(store);
     await inTransaction(store.database, (client) => moveTarget(client, 'api'));
     t.same(await states(store), ['held fuse', 'held upstream_changed', 'held fuse']);
@@ -456,10 +440,11 @@ t.test(
         for (const job of jobs) {
           const own = job.batchId === batch;
           calls += own ? 1 : 0;
-          const ends = own && calls > 20 ? [refused, throttledFor(1), retried, { ...refused }] : [{}, throttledFor(1)];
+          const ends =
+            own && calls > 20 ? [blewFuse, throttledFor(1), retried, { ...blewFuse }] : [{}, throttledFor(1)];
           const end = ends[Math.floor(Math.random() * ends.length)]!;
           await store.settle([job], end, worker);
-          blown ||= end.next === refused.next;
+          blown ||= end.next === blewFuse.next;
         }
         if (Math.random() < 0.2) await moveAll(store, 50);
       }

@@ -7,7 +7,7 @@ import { insertBatch } from '../../src/postgres/insert-batch.ts';
 import { type RetryOutcome, type RetryRequest, retryJobs } from '../../src/postgres/retry-jobs.ts';
 import type { SettleRow } from '../../src/postgres/settle-jobs.ts';
 import { newSweepCursor, sweepLanes } from '../../src/postgres/sweep.ts';
-import { type Claims, throttledFor, useClaims } from '../support/claims.ts';
+import { type Claims, jobIds, throttledFor, useClaims } from '../support/claims.ts';
 import type { TestDatabaseOptions } from '../support/database.ts';
 import { submissionOf } from '../support/intake.ts';
 
@@ -17,11 +17,6 @@ async function setup(t: Test, options: TestDatabaseOptions = {}): Promise<Claims
   const store = await useClaims(t, options);
   await store.putUpstream('api');
   return store;
-}
-
-async function jobIds({ database }: Claims): Promise<string[]> {
-  const rows = await database.query<{ id: string }>('select id from sluice.jobs order by seq');
-  return rows.map(({ id }) => id);
 }
 
 function retry(store: Claims, jobIds: readonly string[], more: Partial<RetryRequest> = {}): Promise<RetryOutcome[]> {

@@ -4,7 +4,7 @@ import { claimJobs } from '../../src/postgres/claim-jobs.ts';
 import { findOrphanedJobs } from '../../src/postgres/leases.ts';
 import { closeWindow } from '../../src/postgres/steer-rate-windows.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
-import { type Claims, newWorker, throttledFor, useClaims } from '../support/claims.ts';
+import { type Claims, neverLeft, newWorker, throttledFor, useClaims } from '../support/claims.ts';
 
 const second = 1_000_000;
 
@@ -335,17 +335,10 @@ t.test('a permit that was not used goes back to its windows, and is admitted aga
     await store.addJobs({ count: 2, partitionKey: 'a' });
     // A moment ahead of what was written by the real clock, and standing still.
     await store.setClock((await store.clockUs()) + second);
-    const unused = {
-      next: { kind: 'ready' },
-      outcome: null,
-      charge: 'none',
-      permitUnused: true,
-      mayHaveHadEffect: false,
-    } as const;
     const { jobs } = await store.claim(5);
     t.equal(jobs.length, 1);
     t.equal((await store.claim(5)).jobs.length, 0, 'used up');
-    await store.settle(jobs, unused);
+    await store.settle(jobs, neverLeft);
     const again = (await store.claim(5)).jobs;
     t.same(
       again.map((job) => job.jobId),

@@ -4,12 +4,9 @@
  */
 import fc from 'fast-check';
 import t from 'tap';
-import { putDefinition } from '../../src/application/manage-definitions.ts';
-import { rateLimitSchema } from '../../src/domain/definitions.ts';
 import type { ClaimedJob } from '../../src/domain/job.ts';
 import { horizonUs, type WindowRule } from '../../src/domain/rate-window.ts';
-import { useClaims } from '../support/claims.ts';
-import { definitionDependencies } from '../support/definitions.ts';
+import { coverAllBy, neverLeft, useClaims } from '../support/claims.ts';
 
 const rules = fc.record({
   limit: fc.integer({ min: 1, max: 12 }),
@@ -34,13 +31,6 @@ t.test('what starts keeps the bound, whatever is given back and when', async (t)
   const store = await useClaims(t, { max: 1 });
   await store.putUpstream('api');
   await store.addJobs({ count: 3_000 });
-  const unused = {
-    next: { kind: 'ready' },
-    outcome: null,
-    charge: 'none',
-    permitUnused: true,
-    mayHaveHadEffect: false,
-  } as const;
   let now = (await store.clockUs()) + 3_600_000_000;
   let round = 0;
   let givenBack = 0;
@@ -50,15 +40,7 @@ t.test('what starts keeps the bound, whatever is given back and when', async (t)
       round += 1;
       now += 100_000_000;
       const name = `limit-${round}`;
-      await putDefinition(
-        definitionDependencies(store.database),
-        'rate_limits',
-        name,
-        rateLimitSchema.parse({ ...rule, upstreams: ['api'] }),
-      );
-      await store.database.query('update sluice.lane_groups set shared_limits = $1, next_at = to_timestamp(0)', [
-        [name],
-      ]);
+      await coverAllBy(store, name, rule);
       const starts: number[] = [];
       let pending: { due: number; jobs: readonly ClaimedJob[] }[] = [];
       for (const [step, { pauseMs, slots, starts: start, held }] of history.entries()) {
@@ -67,7 +49,7 @@ t.test('what starts keeps the bound, whatever is given back and when', async (t)
         const due = pending.filter((each) => each.due <= step);
         pending = pending.filter((each) => each.due > step);
         for (const { jobs } of due) {
-          await store.settle(jobs, unused);
+          await store.settle(jobs, neverLeft);
           givenBack += jobs.length;
         }
         await store.database.query('update sluice.lane_groups set next_at = to_timestamp(0), closed_by = null');
@@ -78,7 +60,7 @@ t.test('what starts keeps the bound, whatever is given back and when', async (t)
           await store.settle(jobs);
         } else if (jobs.length > 0) pending.push({ due: step + held, jobs });
       }
-      for (const { jobs } of pending) await store.settle(jobs, unused);
+      for (const { jobs } of pending) await store.settle(jobs, neverLeft);
       for (const [i, from] of starts.entries()) {
         for (let k = i; k < starts.length; k += 1) {
           const lasted = starts[k]! - from;

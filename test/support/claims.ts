@@ -5,6 +5,7 @@
 import type { Test } from 'tap';
 import { v7 as newId } from 'uuid';
 import { putDefinition } from '../../src/application/manage-definitions.ts';
+import { rateLimitSchema } from '../../src/domain/definitions.ts';
 import type { ClaimedJob } from '../../src/domain/job.ts';
 import { type Claim, claimJobs } from '../../src/postgres/claim-jobs.ts';
 import type { Database } from '../../src/postgres/database.ts';
@@ -14,6 +15,7 @@ import { type SettleRow, settleJobs } from '../../src/postgres/settle-jobs.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { createTestDatabase, type TestDatabaseOptions } from './database.ts';
 import { definitionDependencies } from './definitions.ts';
+import { eventually } from './eventually.ts';
 
 export interface JobsToAdd {
   readonly count: number;
@@ -196,3 +198,52 @@ export function throttledFor(delayMs: number | null): Partial<SettleRow> {
     throttle: { delayMs, capped: false, status: 429, header: delayMs === null ? null : String(delayMs / 1000) },
   };
 }
+
+/** Ids of all jobs in order of acceptance. */
+export async function jobIds({ database }: Pick<Claims, 'database'>): Promise<string[]> {
+  const rows = await database.query<{ id: string }>('select id from sluice.jobs order by seq');
+  return rows.map(({ id }) => id);
+}
+
+/** Until another connection of this database waits for a lock. */
+export async function waitsForALock({ database }: Pick<Claims, 'database'>): Promise<void> {
+  await eventually('a wait for a lock', async () => {
+    const rows = await database.query(
+      `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+    );
+    return rows.length > 0;
+  });
+}
+
+/** A limit over all jobs there are, put by itself: nothing is published, and the lanes are open. */
+export async function coverAllBy({ database }: Pick<Claims, 'database'>, name: string, rule: object): Promise<void> {
+  const definition = rateLimitSchema.parse({ ...rule, upstreams: ['api'] });
+  await putDefinition(definitionDependencies(database), 'rate_limits', name, definition);
+  await database.query('update sluice.lane_groups set shared_limits = $1, next_at = to_timestamp(0)', [[name]]);
+}
+
+/** What settles a job whose call was answered 401, and blew its fuse. */
+export const blewFuse = {
+  next: { kind: 'held', reason: 'fuse' },
+  outcome: 'rejected',
+  charge: 'none',
+  status: 401,
+  mayHaveHadEffect: false,
+} as const satisfies Partial<SettleRow>;
+
+/** What settles a job whose outcome nobody knows, and a person has to decide. */
+export const heldUnknown = {
+  next: { kind: 'held', reason: 'outcome_unknown' },
+  outcome: 'unknown',
+  status: null,
+  outcomeUnknown: true,
+} as const satisfies Partial<SettleRow>;
+
+/** What settles a job whose call surely never left: its permit goes back. */
+export const neverLeft = {
+  next: { kind: 'ready' },
+  outcome: null,
+  charge: 'none',
+  permitUnused: true,
+  mayHaveHadEffect: false,
+} as const satisfies Partial<SettleRow>;

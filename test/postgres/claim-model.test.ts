@@ -66,6 +66,8 @@ t.test('every claim of every history admits what the model admits, and no more',
       await coverAllBy(store, name, rule);
       await store.database.query('update sluice.lanes set next_at = to_timestamp(0), closed_by = null');
       let state = emptyWindow(rule, now);
+      // What is closed is not looked at before the time that was told for it.
+      let closedUntil = Number.NEGATIVE_INFINITY;
       const log: number[] = [];
       for (const { worker, pause, slots } of history) {
         now += Math.floor((pause * rule.per * 1_000_000) / 1000);
@@ -73,7 +75,10 @@ t.test('every claim of every history admits what the model admits, and no more',
         await database.query(`select set_config('sluice.now_us', $1, false)`, [String(now)]);
         const claim = await claimJobs(database, workerId, slots);
         state = rollWindow(state, rule, now);
-        const expected = Math.min(slots, windowRoom(state, rule));
+        const early = windowRoom(state, rule) >= 1 ? closedUntil - now : 0;
+        // A bucket's time is told a microsecond late, because its level is a double.
+        if (early > 1) throw new Error(`it is closed for ${early} µs more than the model needs`);
+        const expected = early > 0 ? 0 : Math.min(slots, windowRoom(state, rule));
         if (claim.jobs.length !== expected) {
           throw new Error(
             `at +${pause} with ${slots} slots: ${claim.jobs.length} admitted, the model admits ${expected}`,
@@ -82,6 +87,7 @@ t.test('every claim of every history admits what the model admits, and no more',
         if (expected > 0) state = chargeWindow(state, rule, now, expected);
         for (let i = 0; i < expected; i += 1) log.push(now);
         const opens = windowOpensAtUs(state, rule, now, 1);
+        closedUntil = opens ?? Number.POSITIVE_INFINITY;
         if (expected < slots && opens !== null) {
           const told = claim.nextInMs ?? Number.NaN;
           if (!(Math.abs(told - Math.max(0, opens - now) / 1000) < 0.01)) {

@@ -4,8 +4,10 @@
  * gives; after some thousands of candidates the page is what was found, and the next one goes on from there.
  *
  * Who leads: a key, a batch or a correlation id; else the state, where an index knows its jobs (`done_jobs_unsuccessful`,
- * `parked_jobs`, `running_jobs`); else queue and upstream (`jobs_newest`). Ready jobs have no index by age, since every claim
- * would pay for it: where they are not among the newest of all jobs, the whole of `ready_jobs` is read once a page.
+ * `parked_jobs`, `running_jobs`); else queue and upstream (`jobs_newest`, by a number made of them and of the tenant, so that a
+ * small tenant does not walk the jobs of a large one, nor a rare queue those of the others). Ready jobs have no index by age,
+ * since every claim would pay for it: where they are not among the newest of all jobs, the whole of `ready_jobs` is read once
+ * a page.
  * Everything is joined by primary keys. Statements have no names: their plans are made for what is asked, not for anything.
  */
 import type { JobState } from '../domain/job.ts';
@@ -13,6 +15,7 @@ import type { Database } from './database.ts';
 import { jobRows, stateOfRows } from './job-state.ts';
 import { type JobSummary, type SummaryRow, summaryColumns, summaryJoins, toSummary } from './job-summary.ts';
 import type { StoredAttempt } from './read-jobs.ts';
+import { jobsKind } from './schema.ts';
 
 export interface JobFilter {
   /** null: any. */
@@ -219,11 +222,12 @@ const leads: Readonly<Record<Lead, (filter: JobFilter, values: Values) => string
       join sluice.lanes l on l.id = r.lane_id and l.tenant = $1
       join sluice.lane_groups g on g.id = l.group_id ${inGroup(queue, upstream, values)}
      where r.job_id < $2 order by r.job_id desc limit $3`,
+  // Only what the index knows: with the texts as conditions of their own the planner expects few, and would sort them all.
   newest: ({ queue, upstream }, values) => `
     select newest.id from sluice.lane_groups g
      cross join lateral (
        select j.id from sluice.jobs j
-        where j.tenant = $1 and j.queue = g.queue and j.upstream = g.upstream and ${page}) newest
+        where ${jobsKind('j.tenant', 'j.queue', 'j.upstream')} = ${jobsKind('$1', 'g.queue', 'g.upstream')} and ${page}) newest
      where true ${inGroup(queue, upstream, values)}
      order by newest.id desc limit $3`,
 };

@@ -284,6 +284,14 @@ export const batchItems = sluice.table(
   ],
 );
 
+/**
+ * SQL: a number for a tenant's jobs in one queue at one upstream. An index compares it faster than three texts, and no intake
+ * has to look it up. Two kinds may have the same one, so whoever finds jobs by it looks at the texts as well.
+ */
+export function jobsKind(tenant: string, queue: string, upstream: string): string {
+  return `hashtextextended(${tenant}, hashtextextended(${queue}, hashtextextended(${upstream}, 0)))`;
+}
+
 /** The call to make. Written once; only a person's retry touches it again (retry-jobs.ts). */
 export const jobs = sluice.table(
   'jobs',
@@ -327,7 +335,7 @@ export const jobs = sluice.table(
   (t) => [
     index('jobs_batch').on(t.batchId, t.id),
     // Ids ascend with acceptance, so these give the newest first; see list-jobs.ts for which of them leads when.
-    index('jobs_newest').on(t.tenant, t.queue, t.upstream, t.id),
+    index('jobs_newest').on(sql.raw(jobsKind('tenant', 'queue', 'upstream')), t.id),
     index('jobs_correlation').on(t.correlationId, t.id).where(sql`${t.correlationId} is not null`),
     index('jobs_key').on(t.idempotencyKey),
   ],

@@ -211,7 +211,7 @@ t.test('a list tells of each job what its own page does', async (t) => {
 });
 
 /** Buffers that one page touches, by EXPLAIN of each of its statements. */
-async function buffersOfPage({ database }: Claims, filter: Partial<JobFilter>): Promise<number> {
+async function buffersOfPage({ database }: Claims, filter: Partial<JobFilter>, tenant = 'default'): Promise<number> {
   let buffers = 0;
   const explained = {
     ...database,
@@ -225,7 +225,7 @@ async function buffersOfPage({ database }: Claims, filter: Partial<JobFilter>): 
       return database.query<R>(text, values);
     },
   };
-  await listJobs(explained, { tenant: 'default', filter: { ...anyJob, ...filter }, before: null, limit: 20 });
+  await listJobs(explained, { tenant, filter: { ...anyJob, ...filter }, before: null, limit: 20 });
   return buffers;
 }
 
@@ -239,7 +239,7 @@ t.test('a page reads a few pages of each table, whichever filter leads', async (
   await store.database.query(
     `insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, idempotency_key, key_source, method,
                               path, correlation_id)
-     select ${ascending('n')}, 'default', ${ascending('n / 500')}, 1, 0, n, 'default',
+     select ${ascending('n')}, case when n % 1000 = 8 then 'small' else 'default' end, ${ascending('n / 500')}, 1, 0, n, 'default',
             case when n % 1000 = 7 then 'mail' else 'api' end, 'key-' || n, 'given', 'POST', '/x', 'c' || n / 500 from ${numbers}`,
   );
   await store.database.query(
@@ -274,4 +274,7 @@ t.test('a page reads a few pages of each table, whichever filter leads', async (
     const buffers = await buffersOfPage(store, filter);
     t.ok(buffers <= most, `${name}: ${buffers} buffers`);
   }
+  const ofSmall = await buffersOfPage(store, {}, 'small');
+  t.ok(ofSmall <= most, `a small tenant beside a large one: ${ofSmall} buffers`);
+  t.equal((await store.list({}, { tenant: 'small' })).length, 29);
 });

@@ -1,0 +1,2 @@
+DROP INDEX "sluice"."jobs_newest";--> statement-breakpoint
+CREATE INDEX "jobs_newest" ON "sluice"."jobs" USING btree (hashtextextended(tenant, hashtextextended(queue, hashtextextended(upstream, 0))),"id");

@@ -45,11 +45,15 @@ $$;
 
 -- p_slots: calls that may start at once; p_ahead: jobs that may be had beside, to start within milliseconds. p_from_*: by lane, the
 -- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
+-- p_behind_*: jobs that are known to be ready before those places. p_turn_*: by group, where its turn
+-- begins: no lane that is open has an earlier place in it.
 -- p_window_*: by limit, where its window's row was a moment ago. p_claim: known by this name until its jobs ahead may be started.
 create or replace function sluice.claim_jobs(p_worker uuid, p_slots int, p_ahead int default 0, p_from_lane bigint[] default '{}',
                                              p_from_rank int[] default '{}', p_from_seq bigint[] default '{}',
                                              p_window_name text[] default '{}', p_window_at tid[] default '{}',
-                                             p_claim uuid default null)
+                                             p_claim uuid default null, p_behind_lane bigint[] default '{}',
+                                             p_behind_rank int[] default '{}', p_behind_seq bigint[] default '{}',
+                                             p_turn_group int[] default '{}', p_turn_us bigint[] default '{}')
 returns table (
   job_id uuid, epoch int, calls int, attempts_used int, throttles int, first_sent_age_ms float8, outcome_unknown boolean,
   reconcile_failures int,
@@ -57,7 +61,7 @@ returns table (
   idempotency_key text, key_source text, method text, path text, headers text, body text, body_is_text boolean,
   payload_version text, max_attempts int, cost int, fresh_keys int,
   definitions_version bigint, next_in_ms float8, busy boolean, more boolean, lease_lost boolean,
-  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean, window_name text[], window_at text[], look_ms float8)
+  at_lane bigint[], at_rank int[], at_seq bigint[], lingers boolean, window_name text[], window_at text[], look_ms float8, turn_group int[], turn_us bigint[])
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -91,6 +95,9 @@ declare
   -- For how long windows and heads of lanes were looked for, nobody waited for meanwhile.
   v_look interval := '0';
   v_since timestamptz;
+  -- The index of the turn holds an entry for every turn that a lane had since vacuum came: where in it the next claim may begin.
+  v_turn_group int[] := '{}';
+  v_turn_us bigint[] := '{}';
   -- Found empty from their place on: they stay open, so that a busy lane is not closed and woken many times a second.
   v_lingering bigint[] := '{}';
   c record;
@@ -140,6 +147,8 @@ declare
   l_from int;
   l_from_rank int;
   l_from_seq bigint;
+  l_behind_ranks int[];
+  l_behind_seqs bigint[];
   -- picked in the group
   p_lane bigint[];
   p_rank int[];
@@ -171,16 +180,18 @@ begin
     v_visited := 0;
     -- Lanes that turn out to be closed cost a look each: few at first, more where they are many.
     v_want := least(greatest(v_left, 4 * 2 ^ v_round)::int, 64);
+    v_since := clock_timestamp();
     for c in
       select x.group_id, x.queue, x.upstream, x.fifo, x.shared_limits, x.partition_limits, x.counted,
              array_agg(x.lane_id order by x.next_at, x.lane_id) as lane_ids,
              array_agg(x.partition_key order by x.next_at, x.lane_id) as keys,
-             sum(count(*)) over () as n_lanes, bool_or(x.counted or x.fifo) over () as any_counted
+             sum(count(*)) over () as n_lanes, bool_or(x.counted or x.fifo) over () as any_counted, min(x.next_at) as first_at
         from (select g.id as group_id, g.queue, g.upstream, g.fifo, g.shared_limits, g.partition_limits, g.counted,
                      l.id as lane_id, l.partition_key, l.next_at
                 from sluice.lane_groups g
                cross join lateral (select o.id, o.partition_key, o.next_at from sluice.lanes o
                                     where o.group_id = g.id and o.next_at <= v_now and o.id <> all (v_seen)
+                                      and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
                                     order by o.next_at limit v_want) l
                where g.next_at <= v_now and g.id <> all (v_shut)
                order by l.next_at limit v_want) x
@@ -188,6 +199,7 @@ begin
        order by min(x.next_at)
     loop
       if v_visited = 0 then
+        v_look := v_look + (clock_timestamp() - v_since);
         v_lanes_left := c.n_lanes;
         -- Where somebody counts calls in flight, what nobody calls yet must not take places.
         if c.any_counted then
@@ -196,6 +208,10 @@ begin
         end if;
       end if;
       v_visited := v_visited + 1;
+      if c.group_id <> all (v_turn_group) then
+        v_turn_group := v_turn_group || c.group_id;
+        v_turn_us := v_turn_us || sluice.us_of(c.first_at);
+      end if;
       v_seen := v_seen || c.lane_ids;
       continue when c.group_id = any (v_shut);
       if v_left <= 0 then v_more := true; continue; end if;
@@ -310,6 +326,12 @@ begin
         l_taken := 0; l_cost := 0; l_blocked := null; l_fused := false;
         l_from := case when not c.fifo then array_position(p_from_lane, l_id) end;
         l_from_rank := coalesce(p_from_rank[l_from], -2147483648); l_from_seq := coalesce(p_from_seq[l_from], -1);
+        l_behind_ranks := null; l_behind_seqs := null;
+        if l_from is not null and p_behind_lane <> '{}' then
+          select array_agg(y.rank), array_agg(y.seq) into l_behind_ranks, l_behind_seqs
+            from unnest(p_behind_lane, p_behind_rank, p_behind_seq) y(lane_id, rank, seq)
+           where y.lane_id = l_id and (y.rank, y.seq) <= (l_from_rank, l_from_seq);
+        end if;
         g_ok := true;
 
         if c.fifo then
@@ -404,10 +426,18 @@ begin
         v_since := clock_timestamp();
         if not g_windowed then
           select array_agg(s.rank), array_agg(s.seq), count(*) into l_ranks, l_seqs, l_taken
-            from (select x.rank, x.seq from sluice.ready_jobs x
-                   where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
-                     and (x.expires_at is null or x.expires_at > v_now)
-                   order by x.rank, x.seq limit l_jobs for update skip locked) s;
+            from (select * from (
+                    select x.rank, x.seq from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
+                      join sluice.ready_jobs x on x.lane_id = l_id and x.rank = any (array[y.rank]) and x.seq = any (array[y.seq])
+                                              and (x.expires_at is null or x.expires_at > v_now)
+                     order by x.rank, x.seq limit l_jobs for update of x skip locked) behind
+                  union all
+                  select * from (
+                    select x.rank, x.seq from sluice.ready_jobs x
+                     where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
+                       and (x.expires_at is null or x.expires_at > v_now)
+                     order by x.rank, x.seq limit l_jobs for update skip locked) ahead
+                  limit l_jobs) s;
           if v_fused and l_taken > 0 then
             select array_agg(y.rank order by y.place), array_agg(y.seq order by y.place), count(*), count(*) < l_taken
               into l_ranks, l_seqs, l_taken, l_fused
@@ -420,10 +450,18 @@ begin
           end if;
         else
           for j in
-            select x.rank, x.seq, x.cost from sluice.ready_jobs x
-             where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
-               and (x.expires_at is null or x.expires_at > v_now)
-             order by x.rank, x.seq limit l_jobs for update skip locked
+            select * from (
+              select x.rank, x.seq, x.cost from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
+                join sluice.ready_jobs x on x.lane_id = l_id and x.rank = any (array[y.rank]) and x.seq = any (array[y.seq])
+                                        and (x.expires_at is null or x.expires_at > v_now)
+               order by x.rank, x.seq limit l_jobs for update of x skip locked) behind
+            union all
+            select * from (
+              select x.rank, x.seq, x.cost from sluice.ready_jobs x
+               where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
+                 and (x.expires_at is null or x.expires_at > v_now)
+               order by x.rank, x.seq limit l_jobs for update skip locked) ahead
+            limit l_jobs
           loop
             if v_fused and sluice.place_behind_fuse(l_id, j.rank, j.seq) then l_fused := true; continue; end if;
             if j.cost > l_cap then
@@ -452,8 +490,14 @@ begin
           v_left := v_left - l_taken;
           v_ahead := least(v_ahead, v_left);
           v_at_lane := v_at_lane || l_id;
-          v_at_rank := v_at_rank || p_rank[array_length(p_rank, 1)];
-          v_at_seq := v_at_seq || p_seq[array_length(p_seq, 1)];
+          -- Those from behind its place do not move it back.
+          if (p_rank[array_length(p_rank, 1)], p_seq[array_length(p_seq, 1)]) > (l_from_rank, l_from_seq) then
+            v_at_rank := v_at_rank || p_rank[array_length(p_rank, 1)];
+            v_at_seq := v_at_seq || p_seq[array_length(p_seq, 1)];
+          else
+            v_at_rank := v_at_rank || l_from_rank;
+            v_at_seq := v_at_seq || l_from_seq;
+          end if;
           g_room := g_room - case when g_room = 2147483647 then 0 else l_cost end;
           g_spent := g_spent + l_cost;
         end if;
@@ -544,7 +588,7 @@ begin
                b.partition_key, b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, b.body_is_text,
                b.payload_version, b.max_attempts, b.cost, b.fresh_keys,
                v_version, null::float8, null::boolean, null::boolean, null::boolean,
-               null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[], null::float8
+               null::bigint[], null::int[], null::bigint[], null::boolean, null::text[], null::text[], null::float8, null::int[], null::bigint[]
           from gone x join sluice.jobs b on b.id = any (array[x.job_id]) order by x.ord;
         v_given := v_given + array_length(p_lane, 1);
       end if;
@@ -591,10 +635,12 @@ begin
   at_lane := v_at_lane; at_rank := v_at_rank; at_seq := v_at_seq; lingers := v_lingering <> '{}';
   window_name := v_window_name; window_at := v_window_at::text[];
   look_ms := extract(epoch from v_look) * 1000;
+  turn_group := v_turn_group; turn_us := v_turn_us;
   v_us := sluice.clock_us();
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
      cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id and o.id <> all (v_lingering)
+                            and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
                           order by o.next_at limit 1) l
      where g.next_at < 'infinity' and l.next_at < 'infinity'
     union all
@@ -623,10 +669,12 @@ export interface Claim {
   readonly slots: number;
   /** Names this claim where it brought jobs ahead: those after the first `slots`. They may be called once a settle has let them go. */
   readonly aheadId: string | null;
-  /** How long it looked for windows and for the heads of lanes, in milliseconds: dead rows that it had to step over make it long. */
+  /** How long it looked for lanes, windows and the heads of lanes, in milliseconds: dead rows that it had to step over make it long. */
   readonly lookMs: number;
   /** Where the rows of windows are that it charged. */
   readonly windows: readonly WindowPlace[];
+  /** Of the groups that it looked into. */
+  readonly turns: readonly TurnPlace[];
   /** A lane had nothing behind the place that was given for it, and was left open: it is to be looked at from its start soon. */
   readonly lingers: boolean;
 }
@@ -636,6 +684,12 @@ export interface LanePlace {
   readonly laneId: number;
   readonly rank: number;
   readonly seq: number;
+}
+
+/** Where the turn of a group begins: no lane of it that is open was served or opened earlier, in microseconds of the epoch. */
+export interface TurnPlace {
+  readonly groupId: number;
+  readonly us: number;
 }
 
 /** Where the row of a limit's shared window is: PostgreSQL's `ctid`, which moves with each change of the row. */
@@ -649,6 +703,10 @@ export interface ClaimOptions {
   readonly ahead?: number;
   /** Where to go on in lanes that were claimed from a moment ago; elsewhere it looks from the start. */
   readonly from?: readonly LanePlace[];
+  /** Ready before the places of their lanes, in the order of the lane: to be had first. */
+  readonly behind?: readonly LanePlace[];
+  /** Where to begin in the turns of groups; elsewhere it looks at all that are open. */
+  readonly turns?: readonly TurnPlace[];
   /** Where rows of windows were a moment ago; others are looked up by name. */
   readonly windows?: readonly WindowPlace[];
   /** How long an answer is waited for, in milliseconds (default: the connection's time limit); the claim may yet be made. */
@@ -694,6 +752,8 @@ interface ClaimRow {
   window_name: string[] | null;
   window_at: string[] | null;
   look_ms: number | null;
+  turn_group: number[] | null;
+  turn_us: number[] | null;
 }
 
 /** Claims jobs for `slots` calls that can start at once, for a worker that holds a live lease (`leases.ts`). */
@@ -701,12 +761,12 @@ export async function claimJobs(
   database: Database,
   workerId: string,
   slots: number,
-  { ahead = 0, from = [], windows = [], withinMs }: ClaimOptions = {},
+  { ahead = 0, from = [], behind = [], turns = [], windows = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
   const claimId = ahead > 0 ? newId() : null;
   const rows = await withClient(database, async (client) => {
-    const text =
-      'select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[], $8::tid[], $9::uuid)';
+    const text = `select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[],
+      $8::tid[], $9::uuid, $10::bigint[], $11::int[], $12::bigint[], $13::int[], $14::bigint[])`;
     const values = [
       workerId,
       slots,
@@ -717,6 +777,11 @@ export async function claimJobs(
       windows.map(({ limit }) => limit),
       windows.map(({ at }) => at),
       claimId,
+      behind.map(({ laneId }) => laneId),
+      behind.map(({ rank }) => rank),
+      behind.map(({ seq }) => seq),
+      turns.map(({ groupId }) => groupId),
+      turns.map(({ us }) => us),
     ];
     const claimed = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', withinMs);
     // Claims that find nothing come at any time, and change nothing.
@@ -725,7 +790,7 @@ export async function claimJobs(
   });
   const summary = rows.pop();
   if (!summary || summary.job_id !== null) throw new Error('claim_jobs gave no summary row');
-  const { at_lane, at_rank, at_seq, window_name, window_at } = summary;
+  const { at_lane, at_rank, at_seq, window_name, window_at, turn_group, turn_us } = summary;
   return {
     jobs: rows.map(toClaimedJob),
     slots,
@@ -741,6 +806,7 @@ export async function claimJobs(
       seq: at_seq![i]!,
     })),
     windows: (window_name ?? []).map((limit, i) => ({ limit, at: window_at![i]! })),
+    turns: (turn_group ?? []).map((groupId, i) => ({ groupId, us: turn_us![i]! })),
     lingers: summary.lingers ?? false,
     lookMs: summary.look_ms ?? 0,
   };

@@ -13,6 +13,7 @@ import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
 import { batchEventsFunction } from './read-batch-events.ts';
 import { etaFunctions } from './read-eta.ts';
 import { unfinishedFunctions } from './read-unfinished.ts';
+import { readyBehindFunction } from './ready-behind.ts';
 import { settleJobsFunction } from './settle-jobs.ts';
 import { windowRowsFunctions } from './window-rows.ts';
 
@@ -22,6 +23,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   dueJobsFunctions,
   windowRowsFunctions,
   claimJobsFunction,
+  readyBehindFunction,
   cancelJobsFunctions,
   fuseFunctions,
   settleJobsFunction,

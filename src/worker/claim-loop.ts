@@ -8,6 +8,7 @@
 
 import { type Claim, claimJobs } from '../postgres/claim-jobs.ts';
 import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from '../postgres/database.ts';
+import { readReadyBehind } from '../postgres/ready-behind.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
@@ -22,6 +23,8 @@ const longestPauseMs = 1_000;
 const doubtMs = 40_000;
 /** Between two looks for what a lost claim may have leased, while it may. */
 const doubtPauseMs = 1_000;
+/** Jobs that a look behind the places brings at most, of all lanes together, or one of each. */
+const mostBehind = 500;
 
 export interface ClaimLoopOptions {
   readonly database: Database;
@@ -52,6 +55,7 @@ export class ClaimLoop {
   #nextLookMs: number | null = null;
   readonly #places = new LanePlaces();
   #loop: Promise<void> | undefined;
+  #look: Promise<void> | undefined;
 
   constructor(options: ClaimLoopOptions) {
     this.#options = options;
@@ -67,17 +71,11 @@ export class ClaimLoop {
     this.#loop = this.#run();
   }
 
-  /** There may be work: a notification. */
+  /** There may be work: a notification, or a job of this worker that went back to its lane. */
   wake(): void {
     this.#places.workCame();
     this.#hungry = true;
     this.#wake.set();
-  }
-
-  /** A job of this worker went back to its lane, or waits for a time. */
-  putBack(): void {
-    this.#places.forget();
-    this.wake();
   }
 
   /** A slot became free: worth a claim only if the last one was short of slots. */
@@ -91,6 +89,7 @@ export class ClaimLoop {
     this.#stopped = true;
     this.#wake.set();
     await this.#loop;
+    await this.#look;
   }
 
   async #run(): Promise<void> {
@@ -130,15 +129,15 @@ export class ClaimLoop {
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
-    const from = this.#places.at(startedAtMs);
-    const windows = this.#places.windowsAt(startedAtMs);
+    const places = this.#places.at(startedAtMs);
     const withinMs = patientMs(this.#outOfTime);
-    const claim = await claimJobs(database, workerId, slots, { ahead, from, windows, withinMs });
+    const claim = await claimJobs(database, workerId, slots, { ahead, ...places, withinMs });
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
     }
-    this.#places.claimed(from, claim, clock.monotonicMs());
+    this.#places.claimed(places, claim, clock.monotonicMs());
+    this.#lookBehind();
     // Without a free slot it cannot know what there was for one.
     this.#hungry ||= claim.more || slots === 0 || claim.jobs.length >= slots;
     if (claim.jobs.length > 0) await onClaim(claim, startedAtMs, startedWallMs);
@@ -153,6 +152,27 @@ export class ClaimLoop {
       pollsMs,
       claim.lingers ? this.#places.trustedForMs(clock.monotonicMs()) + 0.5 : pollsMs,
     );
+  }
+
+  /** Beside the claims, which go on meanwhile. */
+  #lookBehind(): void {
+    const { clock, database, logger } = this.#options;
+    const startedMs = clock.monotonicMs();
+    const places = this.#places.dueLook(startedMs);
+    if (places === null) return;
+    const read = async () => {
+      const most = Math.max(1, Math.floor(mostBehind / Math.max(1, places.length)));
+      const found = await readReadyBehind(database, places, most).catch((err: unknown) => {
+        logger.warn(
+          { err },
+          'jobs before the places where claims go on could not be looked for; they are looked for later',
+        );
+        return null;
+      });
+      const now = clock.monotonicMs();
+      this.#places.looked(found, now - startedMs, now);
+    };
+    this.#look = read();
   }
 
   /** The last look comes after the doubt is over, be it long after: with all slots taken nobody looks. */

@@ -313,7 +313,7 @@ export class WorkerPool {
       this.#options.logger.warn({ jobs }, 'results of jobs that were taken over were dropped');
     }
     // A job that waits for a time of its own moves the moment of the next claim.
-    if (rows.some((row) => row.next.kind === 'scheduled' || row.next.kind === 'ready')) this.#claims.putBack();
+    if (rows.some((row) => row.next.kind === 'scheduled' || row.next.kind === 'ready')) this.#claims.wake();
   }
 
   /** The lease is gone or was: calls of jobs that are not surely ours end. */

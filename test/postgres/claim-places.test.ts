@@ -2,6 +2,7 @@
 import pg from 'pg';
 import t from 'tap';
 import { claimJobs } from '../../src/postgres/claim-jobs.ts';
+import { readReadyBehind } from '../../src/postgres/ready-behind.ts';
 import { type Claims, useClaims } from '../support/claims.ts';
 
 async function laneOf({ database }: Claims): Promise<{ closed_by: string | null; next_at: Date | number }> {
@@ -46,6 +47,55 @@ t.test('a lane with nothing behind the place is left open, and closed only by a 
   const whole = await store.claim(5);
   t.equal(whole.lingers, false);
   t.same(await laneOf(store), { closed_by: 'empty', next_at: Number.POSITIVE_INFINITY });
+});
+
+t.test('what is behind the places is found apart, and taken first by those who were told of it', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.addJobs({ count: 10 });
+  const first = await store.claim(6);
+  const { places: from } = first;
+  await store.settle(first.jobs.slice(1, 3), { next: { kind: 'ready' }, outcome: null, charge: 'none' });
+  await store.addJobs({ count: 1, priority: 5 });
+  const { jobs: behind } = await readReadyBehind(store.database, from, 10);
+  t.equal(behind.length, 3);
+  t.equal((await readReadyBehind(store.database, from, 2)).jobs.length, 2, 'so many of a lane at most');
+  t.same((await readReadyBehind(store.database, [], 10)).jobs, []);
+
+  for (const limit of [undefined, 1_000]) {
+    // Under a window the heads are gone through one by one.
+    if (limit !== undefined) await store.putLimit('quota', { limit, per: 1, upstreams: ['api'] });
+    const { jobs, places } = await claimJobs(store.database, store.workerId, 5, { from, behind });
+    t.same(
+      jobs.slice(1, 3).map(({ jobId }) => jobId),
+      first.jobs.slice(1, 3).map(({ jobId }) => jobId),
+      'after the one of higher priority, those that went back',
+    );
+    t.equal(jobs.length, 5, 'and then it goes on at the place');
+    t.ok(places[0]!.seq > from[0]!.seq);
+    const none = await claimJobs(store.database, store.workerId, 1, { from: places, behind });
+    t.equal(none.jobs.length, 1, 'what is taken already is not in the way');
+    await store.settle([...jobs, ...none.jobs], { next: { kind: 'ready' }, outcome: null, charge: 'none' });
+    const few = await claimJobs(store.database, store.workerId, 2, { from, behind });
+    t.same(few.places, from, 'those from behind do not move the place back');
+    await store.settle(few.jobs, { next: { kind: 'ready' }, outcome: null, charge: 'none' });
+  }
+});
+
+t.test('a turn that begins where the last one did misses no lane that opened since', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  for (const partition of ['a', 'b', 'c']) await store.addJobs({ count: 5, partitionKey: partition });
+  const first = await store.claim(3);
+  t.equal(first.turns.length, 1);
+  const { turns } = await readReadyBehind(store.database, [], 1);
+  t.equal(turns.length, 1);
+  t.ok(turns[0]!.us > first.turns[0]!.us, 'all lanes have been served since');
+  await store.addJobs({ count: 5, partitionKey: 'd' });
+  const next = await claimJobs(store.database, store.workerId, 4, { turns: first.turns });
+  t.same(next.jobs.map(({ partitionKey }) => partitionKey).sort(), ['a', 'b', 'c', 'd']);
+  const later = turns.map(({ groupId, us }) => ({ groupId, us: us + 3_600_000_000 }));
+  t.equal((await claimJobs(store.database, store.workerId, 4, { turns: later })).jobs.length, 0, 'it is gone by');
 });
 
 t.test('an order is never left for a place', async (t) => {

@@ -8,13 +8,33 @@
 /**
  * The canonical text of a parsed JSON value. Throws a RangeError for a number that is not finite (RFC 8785 section 3.2.2.3).
  * Recurses once per level: bound the nesting before (`nestsDeeperThan`).
+ * @param plain what JSON.stringify makes of the value, where the caller has it at hand
  */
-export function canonicalJson(value: unknown): string {
+export function canonicalJson(value: unknown, plain?: string): string {
+  return isInOrder(value) ? (plain ?? JSON.stringify(value)) : sortedJson(value);
+}
+
+/** Whether JSON.stringify, which is native, gives the canonical text: all members come in order, all numbers are finite. */
+function isInOrder(value: unknown): boolean {
+  if (typeof value === 'number') return Number.isFinite(value);
+  if (typeof value !== 'object' || value === null) return true;
+  if (Array.isArray(value)) return value.every(isInOrder);
+  const members = value as Record<string, unknown>;
+  let before = '';
+  for (const name of Object.keys(members)) {
+    // Compares code units, as the RFC wants it.
+    if (name < before || !isInOrder(members[name])) return false;
+    before = name;
+  }
+  return true;
+}
+
+function sortedJson(value: unknown): string {
   if (typeof value === 'string') return canonicalString(value);
   if (typeof value === 'number' && !Number.isFinite(value)) throw new RangeError(`${value} has no form in JSON`);
   // JSON.stringify is canonical for what has no members: shortest doubles, -0 as 0.
   if (typeof value !== 'object' || value === null) return JSON.stringify(value);
-  if (Array.isArray(value)) return `[${value.map(canonicalJson).join(',')}]`;
+  if (Array.isArray(value)) return `[${value.map(sortedJson).join(',')}]`;
   const members = value as Record<string, unknown>;
   const names = Object.keys(members);
   // Without a comparison function, sort compares code units.
@@ -22,7 +42,7 @@ export function canonicalJson(value: unknown): string {
   let text = '{';
   for (const name of names) {
     if (text.length > 1) text += ',';
-    text += `${canonicalString(name)}:${canonicalJson(members[name])}`;
+    text += `${canonicalString(name)}:${sortedJson(members[name])}`;
   }
   return `${text}}`;
 }

@@ -34,8 +34,8 @@ export interface FingerprintedRequest {
   readonly path: string;
   /** Names in lower case; null or empty: none. */
   readonly headers: Readonly<Record<string, string>> | null;
-  /** A JSON value, or text that is sent as it is; null: no body. */
-  readonly body: { readonly json: unknown } | { readonly text: string } | null;
+  /** A JSON value, with what JSON.stringify makes of it; or text that is sent as it is; null: no body. */
+  readonly body: { readonly json: unknown; readonly plain?: string } | { readonly text: string } | null;
 }
 
 /**
@@ -46,7 +46,8 @@ export function fingerprint({ upstream, method, path, headers, body }: Fingerpri
   // Written out in the order that the RFC gives these names, because this runs for every item.
   let form = '{';
   if (body !== null)
-    form += 'text' in body ? `"body_text":${canonicalJson(body.text)},` : `"body":${canonicalJson(body.json)},`;
+    form +=
+      'text' in body ? `"body_text":${canonicalJson(body.text)},` : `"body":${canonicalJson(body.json, body.plain)},`;
   if (headers !== null && Object.keys(headers).length > 0) form += `"headers":${canonicalJson(headers)},`;
   form += `"method":"${method}","path":${canonicalJson(path)},"upstream":${canonicalJson(upstream)}}`;
   return sha256(form);

@@ -41,7 +41,7 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
   const pointer = `/items/${index}`;
   const crowded = crowdedMember(sent, pointer);
   if (crowded !== null) return { key: null, keySource: null, job: null, faults: [crowded] };
-  const { value: item, faults: shapeFaults } = checkShape(itemSchema, sent, pointer);
+  const { value: item, faults: shapeFaults } = isPlain(sent) ? { value: sent } : checkShape(itemSchema, sent, pointer);
   if (shapeFaults !== undefined) return misshapen(sent, index, context, shapeFaults);
 
   const { defaults } = context;
@@ -58,12 +58,13 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
   const { upstream = defaults.upstream, path = defaults.path, headers = defaults.headers } = item;
   const method = item.method ?? defaults.method ?? 'POST';
   const lowerHeaders = headers === undefined ? null : lowerCased(headers);
+  const bodyText = body === null ? null : JSON.stringify(body.value);
   const print = fingerprint({
     upstream: upstream!,
     method,
     path: path!,
     headers: lowerHeaders,
-    body: body === null ? null : body.isText ? { text: body.value as string } : { json: body.value },
+    body: body === null ? null : body.isText ? { text: body.value as string } : { json: body.value, plain: bodyText! },
   });
   const key = given ?? derivedKey(print);
   const job = {
@@ -75,7 +76,7 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
     method,
     path: path!,
     headers: lowerHeaders,
-    body: body === null ? null : JSON.stringify(body.value),
+    body: bodyText,
     bodyIsText: body?.isText ?? false,
     partitionKey: orDefault(item.partition_key, defaults.partition_key),
     priority: item.priority ?? defaults.priority ?? 0,
@@ -86,6 +87,16 @@ function checkItem(sent: unknown, index: number, context: ItemContext): Submitte
     payloadVersion: orDefault(item.payload_version, defaults.payload_version),
   };
   return { key, keySource, job, faults };
+}
+
+/** Whether an item brings a key and a body and no more, as most do: then the schema has nothing to find. */
+function isPlain(sent: unknown): sent is SentItem {
+  if (typeof sent !== 'object' || sent === null || Array.isArray(sent)) return false;
+  return Object.keys(sent).every(
+    (name) =>
+      name === 'body' ||
+      (name === 'idempotency_key' && typeof (sent as { idempotency_key: unknown }).idempotency_key === 'string'),
+  );
 }
 
 /** An item whose shape is wrong somewhere; one wrong field does not hide what is wrong with the others. */

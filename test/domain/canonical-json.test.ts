@@ -26,6 +26,9 @@ t.test('member order does not matter, array order does (aws-powertools/powertool
   t.equal(other, one);
   t.equal(sha256(one), '78d48859c3252943aab7306f76c80f3f07783582e05ab8f944ce0696f2dbfc67');
   t.not(canonicalJson([1, 2]), canonicalJson([2, 1]));
+  const mixed = JSON.parse('{"b":1,"10":2,"9":{"y":1,"x":2},"":3}');
+  t.equal(canonicalJson(mixed), '{"":3,"10":2,"9":{"x":2,"y":1},"b":1}', 'also of names that objects keep as numbers');
+  t.equal(canonicalJson(mixed, JSON.stringify(mixed)), canonicalJson(mixed), 'its plain text is not taken for it');
 });
 
 t.test('members sort by code units whatever the locale (antonio-ivanovski/spliit-cloud#68)', async (t) => {

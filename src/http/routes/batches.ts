@@ -4,8 +4,8 @@
  */
 import { isUtf8 } from 'node:buffer';
 import type { Readable } from 'node:stream';
-import type { FastifyInstance } from 'fastify';
-import type { ZodTypeProvider } from 'fastify-type-provider-zod';
+import type { FastifyInstance, FastifySerializerCompiler } from 'fastify';
+import { serializerCompiler, type ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import { type BatchProgress, isCompleted } from '../../application/batches.ts';
 import { type DryRun, dryRunBatch } from '../../application/dry-run.ts';
@@ -65,6 +65,7 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
         otherMedia: { type: ndjson, body: streamLineSchema, status: 202, answer: streamAnswerSchema },
       },
       validatorCompiler: validatorButForBody,
+      serializerCompiler: uncheckedAnswer,
       schema: {
         summary: 'Submit a batch',
         description:
@@ -108,6 +109,12 @@ function addSubmission(app: FastifyInstance, deps: BatchRouteDependencies): void
     },
   );
 }
+
+/** The answer to a batch is made here, member by member, and there is much of it: its schema is for the OpenAPI document. */
+const uncheckedAnswer: FastifySerializerCompiler<unknown> = (part) =>
+  part.httpStatus === '202'
+    ? (answer) => JSON.stringify(answer)
+    : serializerCompiler({ ...part, schema: part.schema as z.ZodType });
 
 /** The header's key; null: there is none. Throws ProblemError for one that is not legal. */
 function requestKey(header: string | undefined): string | null {
@@ -164,16 +171,17 @@ function countVerdicts(items: readonly ItemVerdict[]): BatchAnswer['counts'] {
   return counts;
 }
 
+/** What is undefined is not in the JSON; an object that is put together member by member costs several times as much. */
 function showVerdict({ index, key, keySource, verdict, jobId, jobState, faults }: ItemVerdict) {
   return {
     index,
     idempotency_key: key,
-    ...(keySource === null ? {} : { key_source: keySource }),
+    key_source: keySource ?? undefined,
     verdict,
-    ...(jobId === null ? {} : { job_id: jobId }),
-    ...(jobState === null ? {} : { job_state: jobState }),
-    ...(needsRetry(verdict, jobState) ? { needs_retry: true as const } : {}),
-    ...(faults.length === 0 ? {} : { errors: [...faults] }),
+    job_id: jobId ?? undefined,
+    job_state: jobState ?? undefined,
+    needs_retry: needsRetry(verdict, jobState) ? (true as const) : undefined,
+    errors: faults.length === 0 ? undefined : [...faults],
   };
 }
 

@@ -1,6 +1,7 @@
 /**
  * Keys past their retention are forgotten, with their receipts: those of jobs that ended that long ago, found by their
  * batches while the jobs' rows are there (expireKeys), by the receipt that was kept once they are not (expireReceipts).
+ * A key that goes before its job's rows is kept apart (`former_keys`), so that lists still find the job by it.
  *
  * Invariants: a key goes only where its own job (not a later one under the same key) has ended, and the job's row is locked
  * meanwhile, so that nobody brings it back to life in between; a key of an unfinished job never goes.
@@ -29,9 +30,15 @@ export async function expireKeys(client: TransactionClient, portion: Portion, da
        select k.tenant, k.key from ${keysOfItems}
          join sluice.done_jobs d on d.job_id = k.job_id
         where b.id = any ($1::uuid[]) and d.ended_at < clock_timestamp() - make_interval(secs => $4::float8)
-        order by k.tenant, k.key for update of d, k skip locked)
-     delete from sluice.idempotency_keys k using old where k.tenant = old.tenant and k.key = old.key
-     returning k.job_id as "jobId"`,
+        order by k.tenant, k.key for update of d, k skip locked),
+     gone as (
+       delete from sluice.idempotency_keys k using old where k.tenant = old.tenant and k.key = old.key
+       returning k.tenant, k.key, k.job_id),
+     kept as (
+       -- Once more where a person has had the job run again since.
+       insert into sluice.former_keys (tenant, key, job_id) select tenant, key, job_id from gone
+           on conflict (tenant, key, job_id) do nothing)
+     select job_id as "jobId" from gone`,
     [...range, days * 86_400],
     'expire-keys',
   );

@@ -203,11 +203,13 @@ const page = 'id < $2 order by id desc limit $3';
 
 /** Ids in descending order, below $2, at most $3. */
 const leads: Readonly<Record<Lead, (filter: JobFilter, values: Values) => string>> = {
-  // Few have one key; by age the planner might walk all jobs to find them.
-  key: ({ key }, values) => `
-    with same as materialized (
-      select j.id from sluice.jobs j where j.idempotency_key = ${values.add(key)} and j.tenant = $1)
-    select same.id from same where ${page}`,
+  // Few have had one key: the one that has it now, and those whose use of it has expired.
+  key: ({ key }, values) => {
+    const byKey = `x.tenant = $1 and x.key = ${values.add(key)}`;
+    return `
+    select same.id from (select x.job_id as id from sluice.idempotency_keys x where ${byKey}
+                         union select x.job_id from sluice.former_keys x where ${byKey}) same where ${page}`;
+  },
   batch: ({ batchId }, values) => `
     select j.id from sluice.jobs j where j.batch_id = ${values.add(batchId)} and ${page}`,
   correlation: ({ correlationId }, values) => `

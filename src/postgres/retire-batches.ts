@@ -168,6 +168,12 @@ async function deleteJobs(
   for (const table of ['attempts', 'reconciliations', 'done_jobs'] as const) {
     await client.query(`delete from sluice.${table} where job_id = any ($1::uuid[])`, [ids], `delete-${table}-of-jobs`);
   }
-  await client.query('delete from sluice.jobs where id = any ($1::uuid[])', [ids], 'delete-jobs');
+  await client.query(
+    `with gone as (delete from sluice.jobs where id = any ($1::uuid[]) returning tenant, idempotency_key, id)
+     delete from sluice.former_keys f using gone g
+      where f.tenant = g.tenant and f.key = g.idempotency_key and f.job_id = g.id`,
+    [ids],
+    'delete-jobs',
+  );
   return ids.length;
 }

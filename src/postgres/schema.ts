@@ -337,7 +337,6 @@ export const jobs = sluice.table(
     // Ids ascend with acceptance, so these give the newest first; see list-jobs.ts for which of them leads when.
     index('jobs_newest').on(sql.raw(jobsKind('tenant', 'queue', 'upstream')), t.id),
     index('jobs_correlation').on(t.correlationId, t.id).where(sql`${t.correlationId} is not null`),
-    index('jobs_key').on(t.idempotencyKey),
   ],
 );
 
@@ -355,6 +354,20 @@ export const idempotencyKeys = sluice.table(
     createdAt: instant('created_at').notNull().default(clock),
   },
   (t) => [primaryKey({ name: 'idempotency_keys_pkey', columns: [t.tenant, t.key] })],
+);
+
+/**
+ * Keys that have expired before their job's rows went, so that a job is found by its key as long as it is there: an index of
+ * `jobs` by key would be paid for by every accepted item. A key that was used again and again has several.
+ */
+export const formerKeys = sluice.table(
+  'former_keys',
+  {
+    tenant: exactText('tenant').notNull(),
+    key: exactText('key').notNull(),
+    jobId: uuid('job_id').notNull(),
+  },
+  (t) => [primaryKey({ name: 'former_keys_pkey', columns: [t.tenant, t.key, t.jobId] })],
 );
 
 /** Due now; read by the claim in key order. */

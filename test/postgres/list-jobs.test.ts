@@ -251,6 +251,15 @@ t.test('a page reads a few pages of each table, whichever filter leads', async (
     `insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, cost)
      select ${ascending('n')}, 1, 0, n, 'held', 1 from ${numbers} where n % 100 = 2`,
   );
+  for (const [table, fingerprint, which] of [
+    ['idempotency_keys', "'\\x00', ", 'n % 2 = 0'],
+    ['former_keys', '', 'n % 2 = 1'],
+  ]) {
+    await store.database.query(
+      `insert into sluice.${table} (tenant, key, ${fingerprint === '' ? '' : 'fingerprint, '}job_id)
+       select 'default', 'key-' || n, ${fingerprint}${ascending('n')} from ${numbers} where ${which}`,
+    );
+  }
   await store.database.query('vacuum analyze');
   const filters: Record<string, Partial<JobFilter>> = {
     all: {},
@@ -260,7 +269,8 @@ t.test('a page reads a few pages of each table, whichever filter leads', async (
     succeeded: { states: ['succeeded'] },
     'rare upstream': { upstream: 'mail' },
     queue: { queue: 'default' },
-    key: { key: 'key-777' },
+    key: { key: 'key-778' },
+    'a key that has expired': { key: 'key-777' },
     batch: { batchId: '01890000-0000-7000-8000-000000000001' },
     'correlation id': { correlationId: 'c1' },
   };

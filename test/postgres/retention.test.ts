@@ -4,6 +4,7 @@ import { type Database, openDatabase } from '../../src/postgres/database.ts';
 import { readReceipts } from '../../src/postgres/receipts.ts';
 import { newRetentionCursor, retainOnce } from '../../src/postgres/retention.ts';
 import { retireBatches } from '../../src/postgres/retire-batches.ts';
+import { retryJobs } from '../../src/postgres/retry-jobs.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import type { BatchAnswer } from '../support/client.ts';
@@ -285,6 +286,58 @@ t.test('small steps', async (t) => {
     t.equal(await statusOf(`/v1/batches/${later}`), 404);
     t.equal(await statusOf(`/v1/batches/${passed}`), 200, 'not looked at again');
     t.match(await retentionRound(database, policy), { batches: 1 }, 'until the walk begins anew');
+  });
+});
+
+t.test('a job is listed by its key as long as it is there', async (t) => {
+  const { database, batch, get, count } = await setup(t);
+  const listed = async (key: string) => {
+    const { body } = await get<{ items: { job_id: string }[] }>(`/v1/jobs?idempotency_key=${key}`);
+    return body.items.map((job) => job.job_id);
+  };
+
+  await t.test('also when its key has expired, beside the later jobs of that key', async (t) => {
+    const ids: string[] = [];
+    for (const age of ['29 days', '20 days', '8 days']) {
+      const id = await batch('again');
+      ids.unshift(await endJob(database, 'again', age));
+      await ageBatch(database, id, '29 days');
+      t.match(await retentionRound(database, policy), { keys: 1, jobs: 0 });
+    }
+    await batch('again', 'other');
+    const jobs = await listed('again');
+    t.equal(jobs.length, 4);
+    t.same(jobs.slice(1), ids, 'the newest first');
+    t.equal(await count('former_keys'), 3);
+    t.equal((await listed('other')).length, 1);
+    t.same(await listed('nobody'), []);
+  });
+
+  await t.test('once only where a person has had it run again', async (t) => {
+    const id = await batch('retried');
+    const jobId = await endJob(database, 'retried', '8 days', 'failed');
+    await ageBatch(database, id, '9 days');
+    t.match(await retentionRound(database, policy), { keys: 1 });
+    const request = { tenant: 'default', jobIds: [jobId], from: ['failed'], freshKey: false } as const;
+    t.same(await retryJobs(database, request), [{ kind: 'retried' }]);
+    t.same(await listed('retried'), [jobId]);
+    await endJob(database, 'retried', '8 days');
+    t.match(await retentionRound(database, policy), { keys: 1 });
+    t.same(await listed('retried'), [jobId]);
+  });
+
+  await t.test('and no longer', async (t) => {
+    await database.query(`update sluice.done_jobs set ended_at = ended_at - interval '30 days'`);
+    await database.query(`update sluice.batches set created_at = created_at - interval '40 days'`);
+    t.match(await retentionRound(database, policy), { jobs: 4 });
+    t.equal((await listed('again')).length, 1, 'the one that has not ended');
+    t.equal(await count('former_keys'), 0);
+    const kept = await batch('key-kept');
+    await endJob(database, 'key-kept', '8 days');
+    await ageBatch(database, kept, '9 days');
+    t.match(await retentionRound(database, rowsFirst), { keys: 0, jobs: 1 }, 'where keys live longer');
+    t.same(await listed('key-kept'), []);
+    t.equal(await count('idempotency_keys'), 3);
   });
 });
 

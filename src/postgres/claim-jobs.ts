@@ -144,6 +144,9 @@ declare
   l_fused boolean;
   l_ranks int[];
   l_seqs bigint[];
+  l_costs int[];
+  l_dearest int;
+  l_found int;
   l_from int;
   l_from_rank int;
   l_from_seq bigint;
@@ -424,56 +427,44 @@ begin
         end if;
 
         v_since := clock_timestamp();
-        if not g_windowed then
-          select array_agg(s.rank), array_agg(s.seq), count(*) into l_ranks, l_seqs, l_taken
-            from (select * from (
-                    select x.rank, x.seq from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
-                      join sluice.ready_jobs x on x.lane_id = l_id and x.rank = any (array[y.rank]) and x.seq = any (array[y.seq])
-                                              and (x.expires_at is null or x.expires_at > v_now)
-                     order by x.rank, x.seq limit l_jobs for update of x skip locked) behind
-                  union all
-                  select * from (
-                    select x.rank, x.seq from sluice.ready_jobs x
-                     where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
-                       and (x.expires_at is null or x.expires_at > v_now)
-                     order by x.rank, x.seq limit l_jobs for update skip locked) ahead
-                  limit l_jobs) s;
-          if v_fused and l_taken > 0 then
-            select array_agg(y.rank order by y.place), array_agg(y.seq order by y.place), count(*), count(*) < l_taken
-              into l_ranks, l_seqs, l_taken, l_fused
-              from unnest(l_ranks, l_seqs) with ordinality y(rank, seq, place) where not sluice.place_behind_fuse(l_id, y.rank, y.seq);
-          end if;
-          l_cost := l_taken;
-          if l_taken > 0 then
-            p_rank := p_rank || l_ranks;
-            p_seq := p_seq || l_seqs;
-          end if;
-        else
-          for j in
-            select * from (
-              select x.rank, x.seq, x.cost from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
-                join sluice.ready_jobs x on x.lane_id = l_id and x.rank = any (array[y.rank]) and x.seq = any (array[y.seq])
-                                        and (x.expires_at is null or x.expires_at > v_now)
-               order by x.rank, x.seq limit l_jobs for update of x skip locked) behind
-            union all
-            select * from (
-              select x.rank, x.seq, x.cost from sluice.ready_jobs x
-               where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
-                 and (x.expires_at is null or x.expires_at > v_now)
-               order by x.rank, x.seq limit l_jobs for update skip locked) ahead
-            limit l_jobs
-          loop
-            if v_fused and sluice.place_behind_fuse(l_id, j.rank, j.seq) then l_fused := true; continue; end if;
-            if j.cost > l_cap then
-              p_fail_lane := p_fail_lane || l_id; p_fail_rank := p_fail_rank || j.rank; p_fail_seq := p_fail_seq || j.seq;
-              continue;
+        -- One after the other as they are asked for, so that no more are locked than are had; both are in the order of the lane.
+        select array_agg(s.rank), array_agg(s.seq), array_agg(s.cost), count(*), coalesce(sum(s.cost), 0), max(s.cost)
+          into l_ranks, l_seqs, l_costs, l_taken, l_cost, l_dearest
+          from (select x.rank, x.seq, x.cost from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
+                 cross join lateral (
+                   select z.rank, z.seq, z.cost from sluice.ready_jobs z
+                    where z.lane_id = l_id and z.rank = y.rank and z.seq = y.seq and (z.expires_at is null or z.expires_at > v_now)
+                   offset 0 for update skip locked) x
+                union all
+                select * from (
+                  select x.rank, x.seq, x.cost from sluice.ready_jobs x
+                   where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
+                     and (x.expires_at is null or x.expires_at > v_now)
+                   order by x.rank, x.seq limit l_jobs for update skip locked) ahead
+                limit l_jobs) s;
+        l_found := l_taken;
+        if v_fused or g_windowed and (l_cost > l_room or l_dearest > l_cap) then
+          -- Not all of them may be had: they are gone through one by one.
+          l_taken := 0;
+          l_cost := 0;
+          for k in 1 .. l_found loop
+            if v_fused and sluice.place_behind_fuse(l_id, l_ranks[k], l_seqs[k]) then
+              l_fused := true;
+            elsif g_windowed and l_costs[k] > l_cap then
+              p_fail_lane := p_fail_lane || l_id; p_fail_rank := p_fail_rank || l_ranks[k]; p_fail_seq := p_fail_seq || l_seqs[k];
+            elsif g_windowed and l_cost + l_costs[k] > l_room then
+              l_blocked := l_costs[k];
+              exit;
+            else
+              l_taken := l_taken + 1;
+              l_cost := l_cost + l_costs[k];
+              p_rank := p_rank || l_ranks[k];
+              p_seq := p_seq || l_seqs[k];
             end if;
-            if l_cost + j.cost > l_room then l_blocked := j.cost; exit; end if;
-            l_taken := l_taken + 1;
-            l_cost := l_cost + j.cost;
-            p_rank := p_rank || j.rank;
-            p_seq := p_seq || j.seq;
           end loop;
+        elsif l_taken > 0 then
+          p_rank := p_rank || l_ranks;
+          p_seq := p_seq || l_seqs;
         end if;
         v_look := v_look + (clock_timestamp() - v_since);
         if l_taken > 0 then

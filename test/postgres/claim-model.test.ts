@@ -19,7 +19,8 @@ import { createLogger } from '../../src/system/logger.ts';
 import { coverAllBy, newWorker, useClaims } from '../support/claims.ts';
 
 const workersCount = 4;
-const jobsCount = 4_000;
+/** More than all histories can take together. */
+const jobsCount = 30_000;
 
 const rules = fc.record({
   limit: fc.integer({ min: 1, max: 30 }),

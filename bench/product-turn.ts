@@ -64,7 +64,7 @@ export async function settleAll(database: Database, worker: string, jobs: readon
   await settleJobs(database, worker, jobs.map(success));
 }
 
-const sha256 = Buffer.alloc(32, 7);
+const sha256 = '07'.repeat(32);
 
 function success({ jobId, epoch, upstream }: ClaimedJob): SettleRow {
   return {

@@ -83,8 +83,9 @@ export async function putReceipt(
 
 /** As an answer of an upstream is kept. */
 function keptOf(body: unknown) {
-  const kept = new AnswerBody([]);
-  return kept.finish(kept.add(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body))));
+  const read = new AnswerBody([]);
+  const kept = read.finish(read.add(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body))));
+  return { ...kept, sha256: Buffer.from(kept.sha256, 'hex') };
 }
 
 function unknownKey(key: string): ProblemError {

@@ -6,7 +6,7 @@
 import { randomFillSync } from 'node:crypto';
 import type { Upstream } from '../domain/definitions.ts';
 import type { ClaimedJob } from '../domain/job.ts';
-import { buildOutboundRequest, buildReconcileRequest, type OutboundRequest } from '../domain/outbound-request.ts';
+import { buildOutboundRequest, buildReconcileRequest } from '../domain/outbound-request.ts';
 import type { CallResult } from '../domain/outcome.ts';
 import { decideReconciliation } from '../domain/reconcile.ts';
 import { asksFirst, decideSettlement, refuseLateResend, type Settlement } from '../domain/settle.ts';
@@ -44,7 +44,7 @@ export async function runAttempt(
   terms: AttemptTerms,
   deps: RunAttemptDependencies,
 ): Promise<SettleRow> {
-  const { clock } = deps;
+  const { clock, faultPoints = noFaultPoints } = deps;
   const asks = asksFirst(job, upstream);
   const decide = asks ? decideReconciliation : decideSettlement;
   const context = () => ({ random01: Math.random(), nowWallMs: clock.wallMs() });
@@ -56,7 +56,16 @@ export async function runAttempt(
     const request = asks
       ? buildReconcileRequest(job, upstream, deps.readSecret, newTraceparent())
       : buildOutboundRequest(job, upstream, deps.readSecret, newTraceparent());
-    const result = 'kind' in request ? request : await call(request, terms, deps);
+    let result: CallResult;
+    if ('kind' in request) result = request;
+    else {
+      // Every turn of the event loop that a call takes is taken by thousands a second: what is not there is not awaited.
+      const before = faultPoints.pass('send.before');
+      if (before !== undefined) await before;
+      result = await deps.sender.send(request, terms);
+      const read = result.kind === 'answered' ? faultPoints.pass('answer.read') : undefined;
+      if (read !== undefined) await read;
+    }
     const settlement = decide(job, upstream, result, context());
     return toRow(job, { settlement, result, endedAfterMs: clock.monotonicMs() - terms.startedAtMs });
   } catch (err) {
@@ -74,20 +83,6 @@ interface EndedCall {
   /** null: no call was made. */
   readonly result: CallResult | null;
   readonly endedAfterMs: number | null;
-}
-
-async function call(
-  request: OutboundRequest,
-  terms: AttemptTerms,
-  { sender, faultPoints = noFaultPoints }: RunAttemptDependencies,
-): Promise<CallResult> {
-  // Every turn of the event loop that a call takes is taken by thousands a second: what is not there is not awaited.
-  const before = faultPoints.pass('send.before');
-  if (before !== undefined) await before;
-  const result = await sender.send(request, terms);
-  const read = result.kind === 'answered' ? faultPoints.pass('answer.read') : undefined;
-  if (read !== undefined) await read;
-  return result;
 }
 
 const traceBytes = 24;

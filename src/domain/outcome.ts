@@ -16,8 +16,8 @@ export interface UpstreamAnswer {
   /** First 64 KiB as UTF-8, upstream secrets blotted out, NUL replaced by U+FFFD. */
   readonly excerpt: string;
   readonly truncated: boolean;
-  /** SHA-256 over the bytes that were read. */
-  readonly sha256: Buffer;
+  /** SHA-256 over the bytes that were read, in hex. */
+  readonly sha256: string;
 }
 
 /** `code` of a call that was cancelled on our side before the write: it says nothing about the upstream. */

@@ -377,7 +377,8 @@ export interface SettleRow {
   readonly retryAfterCapped: boolean;
   readonly excerpt: string | null;
   readonly truncated: boolean;
-  readonly sha256: Buffer | null;
+  /** In hex. */
+  readonly sha256: string | null;
   readonly error: string | null;
   readonly mayHaveHadEffect: boolean;
   readonly outcomeUnknown: boolean;
@@ -433,7 +434,7 @@ export async function settleJobs(
   rows: readonly SettleRow[],
   { onlyExpired = false, withinMs }: SettleOptions = {},
 ): Promise<Set<string>> {
-  const column = (pick: (row: SettleRow) => string | number | boolean | null) => sparseArrayLiteral(rows.map(pick));
+  const column = (pick: (row: SettleRow) => string | number | boolean | null) => sparseArrayLiteral(rows, pick);
   const settled = await database.query<{ job_id: string }>(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
@@ -459,7 +460,7 @@ export async function settleJobs(
       column((row) => row.retryAfterCapped),
       column((row) => row.excerpt),
       column((row) => row.truncated),
-      column((row) => (row.sha256 === null ? null : `\\x${row.sha256.toString('hex')}`)),
+      column((row) => (row.sha256 === null ? null : `\\x${row.sha256}`)),
       column((row) => row.error),
       column((row) => row.mayHaveHadEffect),
       column((row) => row.outcomeUnknown),

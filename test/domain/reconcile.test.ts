@@ -19,7 +19,7 @@ const askable = (more: Record<string, unknown> = {}) => upstream({ reconcile, ..
 const unknown = { outcomeUnknown: true, firstSentAgeMs: 1_000, attemptsUsed: 1 };
 
 function answered(status: number, headers: UpstreamAnswer['headers'] = {}): CallResult {
-  const answer = { status, headers, excerpt: '', truncated: false, sha256: Buffer.alloc(32) };
+  const answer = { status, headers, excerpt: '', truncated: false, sha256: '00'.repeat(32) };
   return { kind: 'answered', answer, sentAfterMs: 5 };
 }
 

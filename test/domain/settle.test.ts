@@ -25,7 +25,7 @@ function answered(
   headers: Headers = {},
   fault: Pick<Answered, 'bodyError' | 'bodyTimedOut'> = {},
 ): Answered {
-  const answer = { status, headers, excerpt: '', truncated: false, sha256: Buffer.alloc(32) };
+  const answer = { status, headers, excerpt: '', truncated: false, sha256: '00'.repeat(32) };
   return { kind: 'answered', answer, sentAfterMs: 5, ...fault };
 }
 

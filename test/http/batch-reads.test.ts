@@ -374,7 +374,7 @@ t.test('a job shows its attempts, its lease while it runs, and the answer that e
   await intake.database.query(`update sluice.lanes set next_at = clock_timestamp(), closed_by = null`);
   const [claimed] = (await claimJobs(intake.database, worker, 1)).jobs;
   await settleJobs(intake.database, worker, [
-    settleRow(claimed!, { excerpt: '{"ok":true}', sha256: Buffer.alloc(32, 7), status: 201 }),
+    settleRow(claimed!, { excerpt: '{"ok":true}', sha256: '07'.repeat(32), status: 201 }),
   ]);
   const done = await job();
   const response = { status: 201, excerpt: '{"ok":true}', truncated: false, sha256: '07'.repeat(32) };

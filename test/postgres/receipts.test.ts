@@ -12,7 +12,7 @@ const rejected: Partial<SettleRow> = {
   status: 422,
   excerpt: 'no such account',
   truncated: true,
-  sha256: Buffer.alloc(32, 7),
+  sha256: '07'.repeat(32),
 };
 const failedOnce: Partial<SettleRow> = {
   next: { kind: 'ready' },

@@ -174,7 +174,7 @@ export function settleRow(job: ClaimedJob, fields: Partial<SettleRow> = {}): Set
     retryAfterCapped: false,
     excerpt: 'ok',
     truncated: false,
-    sha256: Buffer.alloc(32),
+    sha256: '00'.repeat(32),
     error: null,
     mayHaveHadEffect: true,
     outcomeUnknown: false,

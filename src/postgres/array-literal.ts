@@ -20,19 +20,31 @@ export function arrayLiteral(values: readonly Element[]): string {
   return `{${values.map((value) => (typeof value === 'string' ? quoted(value) : String(value))).join(',')}}`;
 }
 
-/** As `arrayLiteral`, but empty where no row has a value: `unnest` fills the shorter arrays up with NULL. */
-export function sparseArrayLiteral(values: readonly Element[]): string {
-  return values.some((value) => value !== null) ? arrayLiteral(values) : '{}';
+/**
+ * A column of rows, of which null ones have no value. As `arrayLiteral`, but empty where no row has a value: `unnest` fills
+ * the shorter arrays up with NULL.
+ */
+export function sparseArrayLiteral<Row>(rows: ReadonlyArray<Row | null>, value: (row: Row) => Element): string {
+  return rows.some((row) => row !== null && value(row) !== null) ? arrayLiteral(column(rows, value)) : '{}';
 }
 
 /**
  * For a column that every row which uses it has a value in: one element where all these values are equal, so that the
- * statement reads `coalesce(column, (array)[1])`. Rows with null do not use it.
+ * statement reads `coalesce(column, (array)[1])`. Rows with null, and null rows, do not use it.
  */
-export function repeatedArrayLiteral(values: readonly Element[]): string {
-  const first = values.find((value) => value !== null);
-  if (first === undefined) return '{}';
-  return values.every((value) => value === null || value === first) ? arrayLiteral([first]) : arrayLiteral(values);
+export function repeatedArrayLiteral<Row>(rows: ReadonlyArray<Row | null>, value: (row: Row) => Element): string {
+  // Most columns are of this kind, so no array is made before one is needed.
+  let first: Element = null;
+  for (const row of rows) {
+    const own = row === null ? null : value(row);
+    if (first === null) first = own;
+    else if (own !== null && own !== first) return arrayLiteral(column(rows, value));
+  }
+  return first === null ? '{}' : arrayLiteral([first]);
+}
+
+function column<Row>(rows: ReadonlyArray<Row | null>, value: (row: Row) => Element): Element[] {
+  return rows.map((row) => (row === null ? null : value(row)));
 }
 
 function quoted(value: string): string {

@@ -45,21 +45,59 @@ export interface RowsPlace {
 /** How a new job begins where it does not wait to be claimed. */
 export type NewJobState = 'scheduled' | 'held';
 
+/** The jobs of a batch as the statement takes them; most of what it is sent. */
+export interface WrittenJobs {
+  /** How many jobs they are. */
+  readonly count: number;
+  /** The parameters from `rank` to `expires_at`. */
+  readonly parameters: readonly string[];
+}
+
+/** An element for each item; null where it brings no job. Needs no verdicts, so that it can be done while they are decided. */
+export function writeJobs(jobs: ReadonlyArray<RequestedJob | null>): WrittenJobs {
+  type Value = string | number | boolean | null;
+  const repeated = (value: (job: RequestedJob) => Value) => repeatedArrayLiteral(jobs, value);
+  const sparse = (value: (job: RequestedJob) => Value) => sparseArrayLiteral(jobs, value);
+  return {
+    count: countJobs(jobs),
+    parameters: [
+      repeated((job) => -job.priority),
+      repeated((job) => job.queue),
+      repeated((job) => job.upstream),
+      repeated((job) => job.partitionKey ?? ''),
+      repeated((job) => job.method),
+      repeated((job) => job.path),
+      sparse((job) => (job.headers === null ? null : JSON.stringify(job.headers))),
+      sparse((job) => job.body),
+      repeated((job) => job.bodyIsText),
+      repeated((job) => job.cost),
+      sparse((job) => job.maxAttempts),
+      sparse((job) => job.payloadVersion),
+      sparse((job) => job.expiresAt),
+    ],
+  };
+}
+
+function countJobs(jobs: ReadonlyArray<RequestedJob | null>): number {
+  return jobs.reduce((count, job) => (job === null ? count : count + 1), 0);
+}
+
 /**
  * Inserts them in this order. Gives the new jobs that are not ready.
+ * @param acceptable the jobs of all items that could be accepted; those that were not do not go in
  * @param held a fuse holds the batch, and so what comes in
  */
 export async function insertBatchRows(
   client: TransactionClient,
   batch: RowsPlace,
   rows: readonly BatchRow[],
+  acceptable: WrittenJobs,
   held: boolean,
 ): Promise<ReadonlyMap<string, NewJobState>> {
-  const requested = rows.map(({ verdict, behind }) =>
+  const accepted = rows.map(({ verdict, behind }) =>
     verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
   );
-  const values = (value: (job: RequestedJob) => string | number | boolean | null) =>
-    requested.map((job) => (job === null ? null : value(job)));
+  const { parameters } = countJobs(accepted) === acceptable.count ? acceptable : writeJobs(accepted);
   const [result] = await client.query<{ parked: string[] | null }>(
     insertText,
     [
@@ -67,26 +105,14 @@ export async function insertBatchRows(
       batch.tenant,
       batch.correlationId,
       arrayLiteral(rows.map(({ key }) => key)),
-      sparseArrayLiteral(rows.map(({ keySource }) => keySource)),
-      repeatedArrayLiteral(rows.map(({ verdict }) => verdict)),
-      sparseArrayLiteral(rows.map(({ jobId }) => jobId)),
-      sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null))),
-      sparseArrayLiteral(rows.map(({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults)))),
-      sparseArrayLiteral(rows.map(({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null))),
-      repeatedArrayLiteral(rows.map(({ laneId }) => laneId)),
-      repeatedArrayLiteral(values((job) => -job.priority)),
-      repeatedArrayLiteral(values((job) => job.queue)),
-      repeatedArrayLiteral(values((job) => job.upstream)),
-      repeatedArrayLiteral(values((job) => job.partitionKey ?? '')),
-      repeatedArrayLiteral(values((job) => job.method)),
-      repeatedArrayLiteral(values((job) => job.path)),
-      sparseArrayLiteral(values((job) => (job.headers === null ? null : JSON.stringify(job.headers)))),
-      sparseArrayLiteral(values((job) => job.body)),
-      repeatedArrayLiteral(values((job) => job.bodyIsText)),
-      repeatedArrayLiteral(values((job) => job.cost)),
-      sparseArrayLiteral(values((job) => job.maxAttempts)),
-      sparseArrayLiteral(values((job) => job.payloadVersion)),
-      sparseArrayLiteral(values((job) => job.expiresAt)),
+      sparseArrayLiteral(rows, ({ keySource }) => keySource),
+      repeatedArrayLiteral(rows, ({ verdict }) => verdict),
+      sparseArrayLiteral(rows, ({ jobId }) => jobId),
+      sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null)),
+      sparseArrayLiteral(rows, ({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults))),
+      sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null)),
+      repeatedArrayLiteral(rows, ({ laneId }) => laneId),
+      ...parameters,
       batch.first,
       batch.lines === null ? '{}' : arrayLiteral(batch.lines),
       batch.lines !== null,

@@ -11,9 +11,9 @@ import { v7 as newId } from 'uuid';
 import type { Fault } from '../domain/errors.ts';
 import type { KeyVerdict } from '../domain/idempotency.ts';
 import type { Verdict } from '../domain/job.ts';
-import type { BatchVerdict, ItemVerdict, RequestKey, SubmittedItem } from '../domain/submission.ts';
+import type { BatchVerdict, ItemVerdict, RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
-import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace } from './insert-batch-rows.ts';
+import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace, writeJobs } from './insert-batch-rows.ts';
 import { ensureLaneGroups } from './lane-groups.ts';
 import { ensureLanes, laneName } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
@@ -83,11 +83,14 @@ export async function storeItems(
 ): Promise<ItemVerdict[]> {
   const { tenant, first } = place;
   const groups = await findGroups(client, items);
-  const taken = await takeKeys(client, tenant, items);
+  const taking = takeKeys(client, tenant, items);
+  // While the database is at it: mostly all are accepted that can be.
+  const acceptable = writeJobs(items.map(({ job, faults }) => (faults.length === 0 ? job : null)));
+  const taken = await taking;
   const held = await writeBatchRow(taken.verdicts);
   const laneIds = await findLanes(client, tenant, items, taken, groups);
   const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
-  const parked = await insertBatchRows(client, place, rows, held);
+  const parked = await insertBatchRows(client, place, rows, acceptable, held);
   return rows.map((row, at) => toVerdict(row, first + at, parked));
 }
 
@@ -133,8 +136,11 @@ async function insertBatchRow(
 /** Ids of the groups that acceptable items go to, by queue and upstream. */
 async function findGroups(client: TransactionClient, items: readonly SubmittedItem[]): Promise<Map<string, number>> {
   const keys = new Map<string, { queue: string; upstream: string }>();
+  let before: RequestedJob | null = null;
   for (const { job, faults } of items) {
-    if (job !== null && faults.length === 0) keys.set(groupName(job), { queue: job.queue, upstream: job.upstream });
+    if (job === null || faults.length > 0 || isOfSameLane(job, before)) continue;
+    keys.set(groupName(job), { queue: job.queue, upstream: job.upstream });
+    before = job;
   }
   if (keys.size === 0) return new Map();
   const ids = await ensureLaneGroups(client, [...keys.values()]);
@@ -144,6 +150,16 @@ async function findGroups(client: TransactionClient, items: readonly SubmittedIt
       if (id === null || id === undefined) throw new NothingStored('undefined_lane_group');
       return [name, id];
     }),
+  );
+}
+
+/** Asked of neighbours before names are put together: items of a batch mostly share all of these. */
+function isOfSameLane(job: RequestedJob, other: RequestedJob | null): boolean {
+  return (
+    other !== null &&
+    job.upstream === other.upstream &&
+    job.queue === other.queue &&
+    job.partitionKey === other.partitionKey
   );
 }
 
@@ -162,12 +178,17 @@ async function findLanes(
 ): Promise<Array<number | null>> {
   const keys: Array<{ groupId: number; partitionKey: string }> = [];
   const places = new Map<string, number>();
+  let before: RequestedJob | null = null;
+  let place = 0;
   const placeOf = items.map(({ job }, index) => {
-    if (verdicts[index]!.verdict !== 'accepted') return null;
-    const key = { groupId: groups.get(groupName(job!))!, partitionKey: job!.partitionKey ?? '' };
-    const name = laneName(key);
-    const place = places.get(name) ?? keys.push(key) - 1;
-    places.set(name, place);
+    if (job === null || verdicts[index]!.verdict !== 'accepted') return null;
+    if (!isOfSameLane(job, before)) {
+      const key = { groupId: groups.get(groupName(job))!, partitionKey: job.partitionKey ?? '' };
+      const name = laneName(key);
+      place = places.get(name) ?? keys.push(key) - 1;
+      places.set(name, place);
+    }
+    before = job;
     return place;
   });
   if (keys.length === 0) return placeOf;
@@ -184,11 +205,19 @@ function toRow(
 ): BatchRow {
   const decided = verdicts[at]!;
   const { verdict } = decided;
+  if (verdict === 'accepted') {
+    return {
+      key,
+      keySource,
+      verdict,
+      laneId,
+      jobId: jobIds[at]!,
+      behind: { kind: 'new', job: items[at]!.job! },
+      faults,
+    };
+  }
   const base = { key, keySource, verdict, laneId, jobId: null, behind: null, faults };
   if (verdict === 'rejected') return base;
-  if (verdict === 'accepted') {
-    return { ...base, jobId: jobIds[at]!, behind: { kind: 'new', job: items[at]!.job! }, faults: [] };
-  }
   const found = { ...base, faults: verdict === 'conflict' ? [reusedKey(first + at)] : [] };
   if ('known' in decided) {
     const { jobId, jobState } = decided.known;

@@ -94,7 +94,7 @@ export async function ensureLaneGroups(
   client: TransactionClient,
   keys: readonly LaneGroupKey[],
 ): Promise<(number | null)[]> {
-  await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock]);
+  await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock], 'share-definitions');
   const values = [keys.map((key) => key.queue), keys.map((key) => key.upstream)];
   const known = await client.query<{ id: number | null; defined: boolean }>(
     `select g.id,
@@ -104,6 +104,7 @@ export async function ensureLaneGroups(
        left join sluice.lane_groups g on g.queue = k.queue and g.upstream = k.upstream
       order by k.place`,
     values,
+    'find-lane-groups',
   );
   if (known.every(({ id, defined }) => id !== null || !defined)) {
     return known.map(({ id, defined }) => (defined ? id : null));

@@ -4,10 +4,13 @@
  * in sorted: two batches that share several keys never wait for each other in a ring.
  * Index used: idempotency_keys_pkey. At most two statements.
  */
+import { randomFillSync } from 'node:crypto';
 import { v7 as newId } from 'uuid';
 import { firstOfEachKey, type KeyVerdict, type KnownKey, keyVerdicts } from '../domain/idempotency.ts';
 import type { SubmittedItem } from '../domain/submission.ts';
+import { systemClock } from '../system/clock.ts';
 import { arrayLiteral } from './array-literal.ts';
+import { byteaArray, uuidArray } from './binary-array.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
 import type { TransactionClient } from './transaction.ts';
 
@@ -19,7 +22,7 @@ export interface TakenKeys {
 
 /**
  * Takes the keys of all items that can be accepted, for new jobs. Nothing else may be stored under them before the
- * transaction ends.
+ * transaction ends. The first statement is on its way when this returns its promise.
  */
 export async function takeKeys(
   client: TransactionClient,
@@ -31,46 +34,67 @@ export async function takeKeys(
   );
   const jobIds: Array<string | null> = items.map(() => null);
   const firstOf = firstOfEachKey(keyed);
-  const firsts = [...firstOf];
-  // Ids before the sort, so that they ascend with the order of the items.
-  for (const [, position] of firsts) jobIds[position] = newId();
-  firsts.sort(([a], [b]) => (a < b ? -1 : 1));
-  const taken = await insertNewKeys(client, tenant, firsts, items, jobIds);
+  const ids = ascendingIds(firstOf.size);
+  [...firstOf.values()].forEach((position, nth) => {
+    jobIds[position] = ids[nth]!;
+  });
+  const keys = [...firstOf.keys()].sort();
+  const taken = await insertNewKeys(
+    client,
+    tenant,
+    keys.map((key) => {
+      const position = firstOf.get(key)!;
+      return { key, fingerprint: keyed[position]!.fingerprint, jobId: jobIds[position]! };
+    }),
+  );
+  if (taken === items.length) return { verdicts: items.map(() => accepted), jobIds };
   const onlyAsked = keyed.flatMap((item) => (item === null || firstOf.has(item.key) ? [] : [item.key]));
-  if (taken === firsts.length && onlyAsked.length === 0) {
+  if (taken === keys.length && onlyAsked.length === 0) {
     return { verdicts: keyVerdicts(keyed, new Map()), jobIds };
   }
 
   const known = await readKnownKeys(client, tenant, [
-    ...firsts.map(([key, position]) => [key, jobIds[position] ?? null] as const),
+    ...keys.map((key) => [key, jobIds[firstOf.get(key)!]!] as const),
     ...[...new Set(onlyAsked)].map((key) => [key, null] as const),
   ]);
-  const knownFirsts = firsts.filter(([key]) => known.has(key)).length;
-  if (taken + knownFirsts < firsts.length) throw new KeyForgottenError();
+  const knownFirsts = keys.filter((key) => known.has(key)).length;
+  if (taken + knownFirsts < keys.length) throw new KeyForgottenError();
   return { verdicts: keyVerdicts(keyed, known), jobIds };
+}
+
+/** Most items are their key's first, and it is new. */
+const accepted: KeyVerdict = { verdict: 'accepted' };
+
+/** UUIDs of version 7, each above the one before. One draw for all: one for each costs as much again as the rest. */
+function ascendingIds(count: number): string[] {
+  const random = randomFillSync(Buffer.allocUnsafe(16 * count));
+  const msecs = systemClock.wallMs();
+  // 31 of the 32 bits of a counter, so that it has room to go up.
+  const from = count === 0 ? 0 : random.readUInt32BE() >>> 1;
+  return Array.from({ length: count }, (_, nth) =>
+    newId({ msecs, seq: from + nth, random: random.subarray(16 * nth, 16 * (nth + 1)) }),
+  );
 }
 
 /** How many of the keys were new. A key that another transaction has just put in is waited for. */
 async function insertNewKeys(
   client: TransactionClient,
   tenant: string,
-  firsts: ReadonlyArray<readonly [key: string, position: number]>,
-  items: readonly SubmittedItem[],
-  jobIds: ReadonlyArray<string | null>,
+  keys: ReadonlyArray<{ readonly key: string; readonly fingerprint: string; readonly jobId: string }>,
 ): Promise<number> {
-  if (firsts.length === 0) return 0;
+  if (keys.length === 0) return 0;
   const [row] = await client.query<{ taken: number }>(
     `with taken as (
        insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)
-       select $1, u.key, decode(u.fingerprint, 'hex'), u.job_id
-         from unnest($2::text[], $3::text[], $4::uuid[]) u (key, fingerprint, job_id)
+       select $1, u.key, u.fingerprint, u.job_id
+         from unnest($2::text[], $3::bytea[], $4::uuid[]) u (key, fingerprint, job_id)
            on conflict (tenant, key) do nothing returning 1)
      select count(*)::int as taken from taken`,
     [
       tenant,
-      arrayLiteral(firsts.map(([key]) => key)),
-      arrayLiteral(firsts.map(([, position]) => items[position]!.job!.fingerprint)),
-      arrayLiteral(firsts.map(([, position]) => jobIds[position] ?? null)),
+      arrayLiteral(keys.map(({ key }) => key)),
+      byteaArray(keys.map(({ fingerprint }) => fingerprint)),
+      uuidArray(keys.map(({ jobId }) => jobId)),
     ],
     'take-keys',
   );

@@ -1,8 +1,10 @@
 /** Arrays as text are what PostgreSQL reads back as the same arrays. */
 import assert from 'node:assert/strict';
+import { createHash, randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import t from 'tap';
 import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from '../../src/postgres/array-literal.ts';
+import { byteaArray, uuidArray } from '../../src/postgres/binary-array.ts';
 import { createTestDatabase } from '../support/database.ts';
 
 t.test('property: text comes back as it was, with quotes, backslashes, controls and words of the syntax', async (t) => {
@@ -31,10 +33,30 @@ t.test('numbers, booleans and nulls', async (t) => {
 });
 
 t.test('a column without values is empty; one with a single value is sent once', async (t) => {
-  t.equal(sparseArrayLiteral([null, null]), '{}');
-  t.equal(sparseArrayLiteral([null, 'a']), '{null,"a"}');
-  t.equal(repeatedArrayLiteral([null, null]), '{}');
-  t.equal(repeatedArrayLiteral([null, 0, 0, null]), '{0}');
-  t.equal(repeatedArrayLiteral([0, 1]), '{0,1}');
-  t.equal(repeatedArrayLiteral([null, 0, 1]), '{null,0,1}');
+  const sparse = (values: Array<string | null>) => sparseArrayLiteral(values, (value) => value);
+  const repeated = (values: Array<number | null>) => repeatedArrayLiteral(values, (value) => value);
+  t.equal(sparse([null, null]), '{}');
+  t.equal(sparse([null, 'a']), '{null,"a"}');
+  t.equal(repeated([null, null]), '{}');
+  t.equal(repeated([null, 0, 0, null]), '{0}');
+  t.equal(repeated([0, 1]), '{0,1}');
+  t.equal(repeated([null, 0, 1]), '{null,0,1}');
+  t.equal(
+    repeatedArrayLiteral([{ of: null }, null, { of: 1 }], ({ of }) => of),
+    '{1}',
+    'rows may be null, and their values',
+  );
+});
+
+t.test('what is sent in binary form is what its text would be', async (t) => {
+  const { database } = await createTestDatabase(t, { max: 1 });
+  for (const count of [0, 1, 3, 1000]) {
+    const ids = Array.from({ length: count }, () => randomUUID());
+    const hashes = ids.map((id) => createHash('sha256').update(id).digest('hex'));
+    const [row] = await database.query<{ ids: string[]; hashes: string[] }>(
+      `select $1::uuid[] as ids, array(select encode(h, 'hex') from unnest($2::bytea[]) with ordinality u(h, place) order by place) as hashes`,
+      [uuidArray(ids), byteaArray(hashes)],
+    );
+    t.same(row, { ids, hashes }, `${count} elements`);
+  }
 });

@@ -144,6 +144,9 @@ declare
   v_upstreams text[];
   v_throttled boolean[];
   v_ramping boolean;
+  -- Calls of which each has ended its job, and that have closed, stopped or given back nothing: nearly all, so they take a short way.
+  v_plain boolean := 'done' = all (p_next) and p_throttle_ms = '{}' and p_verdict = '{}' and array_position(p_reason, 'fuse') is null
+                     and array_position(p_unused, true) is null and array_position(p_outcome, null) is null;
   t record;
   u record;
   v_wake boolean := false;
@@ -153,10 +156,12 @@ begin
   -- Whoever writes cooldowns takes the locks for all of them first, shared where it only lets more through: the rows of lanes
   -- and groups that are changed on the way would else be waited for in a ring.
   v_ramping := exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0);
-  select array_agg(x.upstream order by x.upstream), array_agg(x.throttled order by x.upstream) into v_upstreams, v_throttled
-    from (select s.upstream, bool_or(s.throttle_ms is not null or s.reason = 'fuse') as throttled
-            from unnest(p_upstream, p_throttle_ms, p_answered, p_reason) as s(upstream, throttle_ms, answered, reason)
-           where s.throttle_ms is not null or s.reason = 'fuse' or (s.answered and v_ramping) group by s.upstream) x;
+  if v_ramping or not v_plain then
+    select array_agg(x.upstream order by x.upstream), array_agg(x.throttled order by x.upstream) into v_upstreams, v_throttled
+      from (select s.upstream, bool_or(s.throttle_ms is not null or s.reason = 'fuse') as throttled
+              from unnest(p_upstream, p_throttle_ms, p_answered, p_reason) as s(upstream, throttle_ms, answered, reason)
+             where s.throttle_ms is not null or s.reason = 'fuse' or (s.answered and v_ramping) group by s.upstream) x;
+  end if;
   for i in 1 .. coalesce(array_length(v_upstreams, 1), 0) loop
     if v_throttled[i] then perform pg_advisory_xact_lock(7305002, hashtext(v_upstreams[i]));
     else perform pg_advisory_xact_lock_shared(7305002, hashtext(v_upstreams[i])); end if;
@@ -180,8 +185,10 @@ begin
     if found then return; end if;
   end if;
   -- A job that may have had its effect at an upstream that has been moved since is held: a change of definitions is waited for.
-  if exists (select 1 from unnest(p_next, p_effect, p_verdict) as x(next, effect, verdict)
-              where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null)) or 'fuse' = any (p_reason) then
+  if not v_plain and (
+       exists (select 1 from unnest(p_next, p_effect, p_verdict) as x(next, effect, verdict)
+                where x.next in ('ready', 'scheduled') and (x.effect or x.verdict is not null))
+       or 'fuse' = any (p_reason)) then
     perform pg_advisory_xact_lock_shared(7305001);
   end if;
   -- Who marks a batch as cancelled waits for this settle, or it sees the mark (cancel-jobs.ts).
@@ -189,82 +196,118 @@ begin
   v_now := sluice.at_us(sluice.clock_us());
   if 'fuse' = any (p_reason) then v_old_news := sluice.blow_fuses(p_worker, p_job, p_epoch, p_reason, p_status, v_now); end if;
 
-  with s as materialized (
-    select * from unnest(p_job, p_epoch, p_upstream, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
-                         p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
-                         p_effect, p_unknown, p_unused, p_verdict)
-      as s(job_id, epoch, upstream, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
-           retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused, verdict)),
-  gone as (
-    delete from sluice.running_jobs r using s
-     where r.job_id = any (array[s.job_id]) and r.epoch = s.epoch and r.worker_id = p_worker
-    returning r.job_id, r.lane_id, r.group_id, r.rank, r.seq, r.cost, r.expires_at, r.admitted_at, r.eligible_at, r.counted, r.epoch,
-              case when s.unused then r.charged end as give_back,
-              r.calls + case when s.outcome is null then 0 else 1 end as calls,
-              r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
-              r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
-              -- Of an effect that the upstream says is absent nothing is left to remember; but one that was moved may never have heard of it.
-              case when s.verdict = 'absent' and not exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
-                   then null
-                   else coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
-              end as first_sent_at,
-              case when (s.next in ('ready', 'scheduled') or s.reason = 'fuse') and (s.effect or r.first_sent_at is not null)
-                    and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
-                   then 'upstream_changed' else s.next end as next,
-              s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
-              s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error,
-              case when s.verdict = 'absent' and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
-                   then r.outcome_unknown
-                   when s.outcome is null and s.verdict is null then r.outcome_unknown else s.unknown end as unknown,
-              case when s.verdict in ('throttled', 'unclear') then r.reconcile_failures + 1
-                   when s.verdict is null then r.reconcile_failures else 0 end as reconcile_failures, s.verdict),
-  ended as (
-    insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
-                                  first_sent_at, outcome_unknown)
-    select g.job_id, g.state, g.reason, g.evidence, case when g.verdict is null then g.status end, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
-           g.unknown
-      from gone g where g.next = 'done'),
-  back as (
-    insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used, throttles,
-                                   first_sent_at, outcome_unknown, reconcile_failures)
-    select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at,
-           case when g.outcome is null and g.verdict is null then g.eligible_at else v_now end,
-           g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown, g.reconcile_failures
-      from gone g where g.next = 'ready'),
-  parked as (
-    insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
-                                    throttles, first_sent_at, outcome_unknown, reconcile_failures)
-    select g.job_id, g.lane_id, g.rank, g.seq, case g.next when 'upstream_changed' then 'held' else g.next end,
-           case g.next when 'upstream_changed' then 'upstream_changed' else g.reason end,
-           case when g.next = 'scheduled' then v_now + make_interval(secs => g.delay_ms / 1000.0) end, g.cost, g.expires_at, g.epoch,
-           g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown,
-           case when g.next = 'scheduled' then g.reconcile_failures else 0 end
-      from gone g where g.next in ('scheduled', 'held', 'upstream_changed')),
-  asked as (
-    insert into sluice.reconciliations (job_id, epoch, started_at, sent_at, at, status, verdict, error)
-    select g.job_id, g.epoch, g.admitted_at, g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
-           coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now), g.status, g.verdict, g.error
-      from gone g where g.verdict is not null),
-  told as (
-    insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
-                                 slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
-    select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
-           g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
-           coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
-           sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
-           g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
-      from gone g where g.outcome is not null)
-  select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled') or g.reason = 'fuse'),
-         array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
-         array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
-         array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(
-           'limit', split_part(x.charge, ':', 3), 'partition', case when x.charge like 'p:%' then l.partition_key else '' end,
-           'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null), min(g.admitted_at)
-    into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused, v_oldest
-    from gone g
-    left join lateral string_to_table(g.give_back, ',') x(charge) on true
-    left join lateral (select * from sluice.lanes y where x.charge is not null and y.id = g.lane_id offset 0) l on true;
-  v_jobs := array(select distinct unnest(v_jobs));
+  if v_plain then
+    with gone as (
+      delete from sluice.running_jobs r
+       using unnest(p_job, p_epoch, p_state, p_reason, p_evidence, p_outcome, p_charged, p_status, p_sent_after_ms, p_ended_after_ms,
+                    p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error, p_effect, p_unknown)
+          as s(job_id, epoch, state, reason, evidence, outcome, charged, status, sent_after_ms, ended_after_ms,
+               retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown)
+       where r.job_id = any (array[s.job_id]) and r.epoch = s.epoch and r.worker_id = p_worker
+      returning r.job_id, r.lane_id, r.group_id, r.admitted_at, r.eligible_at, r.counted, r.epoch, r.calls + 1 as calls,
+                r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
+                r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
+                coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
+                  as first_sent_at,
+                s.state, s.reason, s.evidence, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
+                s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error, s.unknown),
+    ended as (
+      insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
+                                    first_sent_at, outcome_unknown)
+      select g.job_id, g.state, g.reason, g.evidence, g.status, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
+             g.unknown
+        from gone g),
+    told as (
+      insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
+                                   slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
+      select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
+             g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
+             sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
+             g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
+        from gone g)
+    select coalesce(array_agg(g.job_id), '{}'), array_agg(distinct g.group_id) filter (where g.counted),
+           array_agg(distinct g.lane_id) filter (where g.counted)
+      into v_jobs, v_counted_groups, v_counted_lanes
+      from gone g;
+  else
+    with s as materialized (
+      select * from unnest(p_job, p_epoch, p_upstream, p_next, p_state, p_reason, p_evidence, p_delay_ms, p_outcome, p_charged, p_status,
+                           p_sent_after_ms, p_ended_after_ms, p_retry_after_ms, p_capped, p_excerpt, p_truncated, p_sha256, p_error,
+                           p_effect, p_unknown, p_unused, p_verdict)
+        as s(job_id, epoch, upstream, next, state, reason, evidence, delay_ms, outcome, charged, status, sent_after_ms, ended_after_ms,
+             retry_after_ms, capped, excerpt, truncated, sha256, error, effect, unknown, unused, verdict)),
+    gone as (
+      delete from sluice.running_jobs r using s
+       where r.job_id = any (array[s.job_id]) and r.epoch = s.epoch and r.worker_id = p_worker
+      returning r.job_id, r.lane_id, r.group_id, r.rank, r.seq, r.cost, r.expires_at, r.admitted_at, r.eligible_at, r.counted, r.epoch,
+                case when s.unused then r.charged end as give_back,
+                r.calls + case when s.outcome is null then 0 else 1 end as calls,
+                r.attempts_used + case when s.charged = 'attempt' then 1 else 0 end as attempts_used,
+                r.throttles + case when s.charged = 'throttle' then 1 else 0 end as throttles,
+                -- Of an effect that the upstream says is absent nothing is left to remember; but one that was moved may never have heard of it.
+                case when s.verdict = 'absent' and not exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                     then null
+                     else coalesce(r.first_sent_at, case when s.effect then r.admitted_at + make_interval(secs => coalesce(s.sent_after_ms, 0) / 1000.0) end)
+                end as first_sent_at,
+                case when (s.next in ('ready', 'scheduled') or s.reason = 'fuse') and (s.effect or r.first_sent_at is not null)
+                      and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                     then 'upstream_changed' else s.next end as next,
+                s.state, s.reason, s.evidence, s.delay_ms, s.outcome, s.charged, s.status, s.sent_after_ms, s.ended_after_ms,
+                s.retry_after_ms, s.capped, s.excerpt, s.truncated, s.sha256, s.error,
+                case when s.verdict = 'absent' and exists (select 1 from sluice.upstreams u where u.name = s.upstream and u.target_changed_at > r.admitted_at)
+                     then r.outcome_unknown
+                     when s.outcome is null and s.verdict is null then r.outcome_unknown else s.unknown end as unknown,
+                case when s.verdict in ('throttled', 'unclear') then r.reconcile_failures + 1
+                     when s.verdict is null then r.reconcile_failures else 0 end as reconcile_failures, s.verdict),
+    ended as (
+      insert into sluice.done_jobs (job_id, state, reason, evidence, status, ended_at, epoch, calls, attempts_used, throttles,
+                                    first_sent_at, outcome_unknown)
+      select g.job_id, g.state, g.reason, g.evidence, case when g.verdict is null then g.status end, v_now, g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at,
+             g.unknown
+        from gone g where g.next = 'done'),
+    back as (
+      insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at, epoch, calls, attempts_used, throttles,
+                                     first_sent_at, outcome_unknown, reconcile_failures)
+      select g.lane_id, g.rank, g.seq, g.job_id, g.cost, g.expires_at,
+             case when g.outcome is null and g.verdict is null then g.eligible_at else v_now end,
+             g.epoch, g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown, g.reconcile_failures
+        from gone g where g.next = 'ready'),
+    parked as (
+      insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, cost, expires_at, epoch, calls, attempts_used,
+                                      throttles, first_sent_at, outcome_unknown, reconcile_failures)
+      select g.job_id, g.lane_id, g.rank, g.seq, case g.next when 'upstream_changed' then 'held' else g.next end,
+             case g.next when 'upstream_changed' then 'upstream_changed' else g.reason end,
+             case when g.next = 'scheduled' then v_now + make_interval(secs => g.delay_ms / 1000.0) end, g.cost, g.expires_at, g.epoch,
+             g.calls, g.attempts_used, g.throttles, g.first_sent_at, g.unknown,
+             case when g.next = 'scheduled' then g.reconcile_failures else 0 end
+        from gone g where g.next in ('scheduled', 'held', 'upstream_changed')),
+    asked as (
+      insert into sluice.reconciliations (job_id, epoch, started_at, sent_at, at, status, verdict, error)
+      select g.job_id, g.epoch, g.admitted_at, g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now), g.status, g.verdict, g.error
+        from gone g where g.verdict is not null),
+    told as (
+      insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
+                                   slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
+      select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
+             g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
+             sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
+             g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
+        from gone g where g.outcome is not null)
+    select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled') or g.reason = 'fuse'),
+           array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
+           array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),
+           array_agg(distinct split_part(x.charge, ':', 3)) filter (where x.charge is not null), jsonb_agg(jsonb_build_object(
+             'limit', split_part(x.charge, ':', 3), 'partition', case when x.charge like 'p:%' then l.partition_key else '' end,
+             'us', split_part(x.charge, ':', 2)::bigint, 'cost', g.cost)) filter (where x.charge is not null), min(g.admitted_at)
+      into v_jobs, v_returned, v_back, v_counted_groups, v_counted_lanes, v_unused_limits, v_unused, v_oldest
+      from gone g
+      left join lateral string_to_table(g.give_back, ',') x(charge) on true
+      left join lateral (select * from sluice.lanes y where x.charge is not null and y.id = g.lane_id offset 0) l on true;
+    v_jobs := array(select distinct unnest(v_jobs));
+  end if;
 
   if coalesce(array_length(v_jobs, 1), 0) < array_length(p_job, 1) then
     update sluice.attempts a
@@ -312,48 +355,51 @@ begin
   end if;
 
   -- Each answer that is no throttle to a call admitted since it opened doubles a ramp; any such answer ends the streak.
-  for u in
-    select g.upstream, l.partition_key, g.shared_limits || g.partition_limits as limits, x.admitted_at
-      from (select s.job_id, sluice.admission_of(s.job_id, s.epoch) as admitted_at
-              from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
-             where s.answered and s.job_id = any (coalesce(v_jobs, '{}'))
-               and exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0)) x
-      cross join lateral (select * from sluice.jobs y where y.id = x.job_id offset 0) b
-      cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
-      join sluice.lane_groups g on g.id = l.group_id
-  loop
-    update sluice.cooldowns y
-       set in_row = 0,
-           -- 256 in flight is more than one process's slots: from there on it is full rate.
-           ramp = case when y.ramp is null or u.admitted_at < y.until then y.ramp when y.ramp >= 128 then null else y.ramp * 2 end
-     where (y.ramp is not null or y.in_row > 0)
-       and (y.partition_key = '' or y.partition_key = u.partition_key)
-       and ((y.kind = 'upstream' and y.name = u.upstream) or (y.kind = 'limit' and y.name = any (u.limits)));
-    if found then v_wake := true; end if;
-  end loop;
-
-  for t in
-    select s.job_id, s.throttle_ms, s.header, s.status, g.upstream, l.partition_key, g.partition_limits,
-           sluice.admission_of(s.job_id, s.epoch) as started_at,
-           (select array_agg(x.name order by x.name) from sluice.rate_limits x
-             where x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))) as sharing
-      from unnest(p_job, p_epoch, p_throttle_ms, p_throttle_header, p_status) as s(job_id, epoch, throttle_ms, header, status)
-      cross join lateral (select * from sluice.jobs y where y.id = s.job_id offset 0) b
-      cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
-      join sluice.lane_groups g on g.id = l.group_id
-     where s.throttle_ms is not null and s.job_id = any (coalesce(v_jobs, '{}'))
-     order by s.throttle_ms desc
-  loop
-    perform sluice.extend_cooldown('upstream', t.upstream, case when t.partition_limits <> '{}' then t.partition_key else '' end,
-      nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
-    for i in 1 .. coalesce(array_length(t.sharing, 1), 0) loop
-      perform pg_advisory_xact_lock(7305003, hashtext(t.sharing[i]));
-      perform sluice.extend_cooldown('limit', t.sharing[i],
-        case when t.sharing[i] = any (t.partition_limits) then t.partition_key else '' end,
-        nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
+  if v_ramping then
+    for u in
+      select g.upstream, l.partition_key, g.shared_limits || g.partition_limits as limits, x.admitted_at
+        from (select s.job_id, sluice.admission_of(s.job_id, s.epoch) as admitted_at
+                from unnest(p_job, p_epoch, p_answered) as s(job_id, epoch, answered)
+               where s.answered and s.job_id = any (coalesce(v_jobs, '{}'))) x
+        cross join lateral (select * from sluice.jobs y where y.id = x.job_id offset 0) b
+        cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
+        join sluice.lane_groups g on g.id = l.group_id
+    loop
+      update sluice.cooldowns y
+         set in_row = 0,
+             -- 256 in flight is more than one process's slots: from there on it is full rate.
+             ramp = case when y.ramp is null or u.admitted_at < y.until then y.ramp when y.ramp >= 128 then null else y.ramp * 2 end
+       where (y.ramp is not null or y.in_row > 0)
+         and (y.partition_key = '' or y.partition_key = u.partition_key)
+         and ((y.kind = 'upstream' and y.name = u.upstream) or (y.kind = 'limit' and y.name = any (u.limits)));
+      if found then v_wake := true; end if;
     end loop;
-    v_wake := true;
-  end loop;
+  end if;
+
+  if p_throttle_ms <> '{}' then
+    for t in
+      select s.job_id, s.throttle_ms, s.header, s.status, g.upstream, l.partition_key, g.partition_limits,
+             sluice.admission_of(s.job_id, s.epoch) as started_at,
+             (select array_agg(x.name order by x.name) from sluice.rate_limits x
+               where x.shares_cooldown and (x.name = any (g.shared_limits) or x.name = any (g.partition_limits))) as sharing
+        from unnest(p_job, p_epoch, p_throttle_ms, p_throttle_header, p_status) as s(job_id, epoch, throttle_ms, header, status)
+        cross join lateral (select * from sluice.jobs y where y.id = s.job_id offset 0) b
+        cross join lateral (select * from sluice.lanes y where y.id = b.lane_id offset 0) l
+        join sluice.lane_groups g on g.id = l.group_id
+       where s.throttle_ms is not null and s.job_id = any (coalesce(v_jobs, '{}'))
+       order by s.throttle_ms desc
+    loop
+      perform sluice.extend_cooldown('upstream', t.upstream, case when t.partition_limits <> '{}' then t.partition_key else '' end,
+        nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
+      for i in 1 .. coalesce(array_length(t.sharing, 1), 0) loop
+        perform pg_advisory_xact_lock(7305003, hashtext(t.sharing[i]));
+        perform sluice.extend_cooldown('limit', t.sharing[i],
+          case when t.sharing[i] = any (t.partition_limits) then t.partition_key else '' end,
+          nullif(t.throttle_ms, -1), t.started_at, 'throttled', t.status, t.header, t.job_id);
+      end loop;
+      v_wake := true;
+    end loop;
+  end if;
 
   if v_wake then perform pg_notify('sluice_work', ''); end if;
   return query select unnest(v_jobs || v_written);

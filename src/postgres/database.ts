@@ -145,7 +145,7 @@ function withQuery(parts: Omit<Database, 'query'>): Database {
     query: (text, values, name, { before, after, withinMs = parts.withinMs?.() } = {}) =>
       withClient(database, async (client) => {
         if (before !== undefined) await parts.faultPoints.pass(before);
-        const rows = await queryRows<never>(client, text, values, name, withinMs);
+        const rows = await queryRows<never>(client, text, values, name, { withinMs });
         if (after !== undefined) await parts.faultPoints.pass(after);
         return rows;
       }),
@@ -246,18 +246,26 @@ function isLoss(unavailable: DatabaseUnavailableError): boolean {
   return true;
 }
 
-/** Runs one statement on this client and gives its rows; `withinMs`: instead of the client's own time limit. */
+export interface RowsOptions {
+  /** How long an answer is waited for, instead of the client's own time limit. */
+  readonly withinMs?: number | undefined;
+  /** Rows as arrays, values in the order of the columns. */
+  readonly rowMode?: 'array';
+}
+
+/** Runs one statement on this client and gives its rows. */
 export async function queryRows<R>(
   client: pg.ClientBase,
   text: string,
   values: readonly unknown[] | undefined,
   name: string | undefined,
-  withinMs?: number,
+  { withinMs, rowMode }: RowsOptions = {},
 ): Promise<R[]> {
   const result = await client.query({
     text,
     ...(values === undefined ? {} : { values: [...values] }),
     ...(name === undefined ? {} : { name }),
+    ...(rowMode === undefined ? {} : { rowMode }),
     // The types do not have it.
     ...(withinMs === undefined ? {} : { query_timeout: withinMs }),
   });

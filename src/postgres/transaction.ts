@@ -53,11 +53,11 @@ function runOnce<T>(
     const lent: TransactionClient = {
       query: (text, values, name) => {
         if (over) return Promise.reject(new Error('this transaction is over; the statement was not sent'));
-        return queryRows(client, text, values, name, database.withinMs?.());
+        return queryRows(client, text, values, name, { withinMs: database.withinMs?.() });
       },
     };
     // Waits for nothing at the server, so silence means that the connection is dead.
-    await queryRows(client, 'BEGIN', undefined, undefined, promptMs);
+    await queryRows(client, 'BEGIN', undefined, undefined, { withinMs: promptMs });
     let result: T;
     try {
       result = await work(lent);

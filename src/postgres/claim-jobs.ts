@@ -117,6 +117,7 @@ declare
   g_permit float8;
   g_opens bigint;
   g_spent bigint;
+  g_at timestamptz;
   g_closes timestamptz;
   g_closed_by text;
   g_closed_name text;
@@ -141,11 +142,13 @@ declare
   l_opens bigint;
   -- Some of its heads are behind a blown fuse.
   l_fused boolean;
+  l_rows tid[];
   l_ranks int[];
   l_seqs bigint[];
   l_costs int[];
   l_dearest int;
   l_found int;
+  l_last int;
   l_from int;
   l_from_rank int;
   l_from_seq bigint;
@@ -153,9 +156,7 @@ declare
   l_behind_seqs bigint[];
   -- picked in the group
   p_lane bigint[];
-  p_rank int[];
-  p_seq bigint[];
-  p_at timestamptz[];
+  p_row tid[];
   p_permit float8[];
   p_charged text[];
   p_fail_lane bigint[];
@@ -313,7 +314,7 @@ begin
       end if;
 
       -- ------------------------------------------------------------ its lanes, least recently served first
-      p_lane := '{}'; p_rank := '{}'; p_seq := '{}'; p_at := '{}'; p_permit := '{}'; p_charged := '{}';
+      p_lane := '{}'; p_row := '{}'; p_permit := '{}'; p_charged := '{}';
       p_fail_lane := '{}'; p_fail_rank := '{}'; p_fail_seq := '{}'; p_served := '{}'; p_drained := '{}';
       for i in 1 .. array_length(c.lane_ids, 1) loop
         l_jobs := ceil(least(g_jobs, g_room, v_left)::float8 / (array_length(c.lane_ids, 1) - i + 1));
@@ -427,16 +428,16 @@ begin
 
         v_since := clock_timestamp();
         -- One after the other as they are asked for, so that no more are locked than are had; both are in the order of the lane.
-        select array_agg(s.rank), array_agg(s.seq), array_agg(s.cost), count(*), coalesce(sum(s.cost), 0), max(s.cost)
-          into l_ranks, l_seqs, l_costs, l_taken, l_cost, l_dearest
-          from (select x.rank, x.seq, x.cost from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
+        select array_agg(s.ctid), array_agg(s.rank), array_agg(s.seq), array_agg(s.cost), count(*), coalesce(sum(s.cost), 0), max(s.cost)
+          into l_rows, l_ranks, l_seqs, l_costs, l_taken, l_cost, l_dearest
+          from (select x.ctid, x.rank, x.seq, x.cost from unnest(l_behind_ranks, l_behind_seqs) y(rank, seq)
                  cross join lateral (
-                   select z.rank, z.seq, z.cost from sluice.ready_jobs z
+                   select z.ctid, z.rank, z.seq, z.cost from sluice.ready_jobs z
                     where z.lane_id = l_id and z.rank = y.rank and z.seq = y.seq and (z.expires_at is null or z.expires_at > v_now)
                    offset 0 for update skip locked) x
                 union all
                 select * from (
-                  select x.rank, x.seq, x.cost from sluice.ready_jobs x
+                  select x.ctid, x.rank, x.seq, x.cost from sluice.ready_jobs x
                    where x.lane_id = l_id and (x.rank, x.seq) > (l_from_rank, l_from_seq)
                      and (x.expires_at is null or x.expires_at > v_now)
                    order by x.rank, x.seq limit l_jobs for update skip locked) ahead
@@ -457,18 +458,17 @@ begin
             else
               l_taken := l_taken + 1;
               l_cost := l_cost + l_costs[k];
-              p_rank := p_rank || l_ranks[k];
-              p_seq := p_seq || l_seqs[k];
+              p_row := p_row || l_rows[k];
+              l_last := k;
             end if;
           end loop;
         elsif l_taken > 0 then
-          p_rank := p_rank || l_ranks;
-          p_seq := p_seq || l_seqs;
+          p_row := p_row || l_rows;
+          l_last := l_found;
         end if;
         v_look := v_look + (clock_timestamp() - v_since);
         if l_taken > 0 then
           p_lane := p_lane || array_fill(l_id, array[l_taken]);
-          p_at := p_at || array_fill(sluice.at_us(v_us), array[l_taken]);
           p_permit := p_permit || array_fill(l_permit, array[l_taken]);
           l_charged := null;
           if g_windowed then
@@ -481,9 +481,9 @@ begin
           v_ahead := least(v_ahead, v_left);
           v_at_lane := v_at_lane || l_id;
           -- Those from behind its place do not move it back.
-          if (p_rank[array_length(p_rank, 1)], p_seq[array_length(p_seq, 1)]) > (l_from_rank, l_from_seq) then
-            v_at_rank := v_at_rank || p_rank[array_length(p_rank, 1)];
-            v_at_seq := v_at_seq || p_seq[array_length(p_seq, 1)];
+          if (l_ranks[l_last], l_seqs[l_last]) > (l_from_rank, l_from_seq) then
+            v_at_rank := v_at_rank || l_ranks[l_last];
+            v_at_seq := v_at_seq || l_seqs[l_last];
           else
             v_at_rank := v_at_rank || l_from_rank;
             v_at_seq := v_at_seq || l_from_seq;
@@ -555,27 +555,28 @@ begin
       end loop;
 
       if p_lane <> '{}' then
+        g_at := sluice.at_us(v_us);
         return query
         with p as materialized (
-          select * from unnest(p_lane, p_rank, p_seq, p_at, p_permit, p_charged)
-                   with ordinality as p(lane_id, rank, seq, at, permit, charged, ord)),
+          select * from unnest(p_row, p_permit, p_charged) with ordinality as p(at, permit, charged, ord)),
+        -- They are locked, so they are where they were found.
         gone as (
-          delete from sluice.ready_jobs x using p where x.lane_id = any (array[p.lane_id]) and x.rank = p.rank and x.seq = p.seq
+          delete from sluice.ready_jobs x using p where x.ctid = p.at
           returning x.lane_id, x.rank, x.seq, x.job_id, x.cost, x.expires_at, x.eligible_at, x.epoch, x.calls, x.attempts_used,
-                    x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.at, p.permit, p.charged, p.ord),
+                    x.throttles, x.first_sent_at, x.outcome_unknown, x.reconcile_failures, p.permit, p.charged, p.ord),
         leased as (
           insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id,
                                            admitted_at, charged, counted, claim_ahead, epoch, calls, attempts_used, throttles, first_sent_at,
                                            outcome_unknown, reconcile_failures)
           select x.job_id, x.lane_id, c.group_id, x.rank, x.seq, x.cost, x.expires_at, x.eligible_at, p_worker,
-                 x.at, x.charged, g_counted, case when v_given + x.ord > p_slots then p_claim end, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
+                 g_at, x.charged, g_counted, case when v_given + x.ord > p_slots then p_claim end, x.epoch + 1, x.calls, x.attempts_used, x.throttles, x.first_sent_at, x.outcome_unknown,
                  x.reconcile_failures
             from gone x)
         select x.job_id, x.epoch + 1, nullif(x.calls, 0), nullif(x.attempts_used, 0), nullif(x.throttles, 0),
                case when x.first_sent_at is not null
-                    then extract(epoch from x.at - sluice.key_age_start(x.first_sent_at, b.key_age_from))::float8 * 1000 end,
+                    then extract(epoch from g_at - sluice.key_age_start(x.first_sent_at, b.key_age_from))::float8 * 1000 end,
                nullif(x.outcome_unknown, false), nullif(x.reconcile_failures, 0),
-               x.permit, greatest(0, round(date_part('epoch', x.at - x.eligible_at) * 1000)), b.batch_id, b.tenant, b.queue, b.upstream,
+               x.permit, greatest(0, round(date_part('epoch', g_at - x.eligible_at) * 1000)), b.batch_id, b.tenant, b.queue, b.upstream,
                nullif(b.partition_key, ''), b.idempotency_key, b.key_source, b.method, b.path, b.headers, b.body, nullif(b.body_is_text, false),
                b.payload_version, b.max_attempts, nullif(b.cost, 1), nullif(b.fresh_keys, 0), null::json
           from gone x join sluice.jobs b on b.id = any (array[x.job_id]) order by x.ord;

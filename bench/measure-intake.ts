@@ -23,7 +23,7 @@ export interface IntakeFigures {
 /** Items per second. */
 export interface IntakeRates {
   readonly inFlight: number;
-  /** All five tables, nothing but the statements. */
+  /** All four tables, nothing but the statements. */
   readonly raw: Spread;
   readonly http: Spread;
 }
@@ -123,7 +123,7 @@ function rawBatches(prefix: string, count: number, batchSize: number): RawBatch[
 /** A lane of its own that no claim knows: these rows are never run. */
 const laneId = 999_999_999;
 
-/** Each batch a transaction of five statements, `inFlight` at a time. */
+/** Each batch a transaction of four statements, `inFlight` at a time. */
 async function insertAll({ database }: BenchDatabase, all: readonly RawBatch[], inFlight: number): Promise<void> {
   const left = all.values();
   const insert = async () => {
@@ -151,9 +151,10 @@ async function insertBatch(
   );
   await client.query(
     `insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, idempotency_key, key_source,
-                                  method, path, body)
-         select u.id, 'default', $1, ${laneId}, 0, nextval('sluice.job_seq'), 'default', 'api', u.key, 'given', 'POST', '/charges', u.body
-           from unnest($2::uuid[], $3::text[], $4::text[]) u (id, key, body)`,
+                                  method, path, body, item_index)
+         select u.id, 'default', $1, ${laneId}, 0, nextval('sluice.job_seq'), 'default', 'api', u.key, 'given', 'POST', '/charges', u.body,
+                u.place - 1
+           from unnest($2::uuid[], $3::text[], $4::text[]) with ordinality u (id, key, body, place)`,
     [batchId, ids, keys, bodies],
     'raw-jobs',
   );
@@ -162,12 +163,5 @@ async function insertBatch(
      select lane_id, rank, seq, id, cost, created_at from sluice.jobs where batch_id = $1`,
     [batchId],
     'raw-ready',
-  );
-  await client.query(
-    `insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state)
-         select $1, u.place - 1, u.key, 'given', 'accepted', u.id, 'ready'
-           from unnest($2::uuid[], $3::text[]) with ordinality u (id, key, place)`,
-    [batchId, ids, keys],
-    'raw-items',
   );
 }

@@ -93,7 +93,7 @@ async function measure(
 
   const peakMegabytes = Math.round((await peakKilobytes(service.pid)) / 1024);
   const [stored] = await target.database.query<{ items: number; jobs: number; batches: number }>(
-    `select (select count(*) from sluice.batch_items)::int as items, (select count(*) from sluice.jobs)::int as jobs,
+    `select (select count(*) from sluice.stored_items)::int as items, (select count(*) from sluice.jobs)::int as jobs,
             (select count(*) from sluice.batches)::int as batches`,
   );
   await service.stop();

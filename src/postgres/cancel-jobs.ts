@@ -7,6 +7,7 @@
  * (`cancel_returned`), which can not overlook the mark, because marking waits for settles in progress (7305005).
  * Index used: primary keys, jobs_batch. Lock order: advisory 7305001 (shared), job rows, lanes by id, lane_groups by id.
  */
+import { jobsOfBatch } from './batch-jobs.ts';
 import type { Database } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
 import { inTransaction, type TransactionClient } from './transaction.ts';
@@ -111,7 +112,7 @@ export function cancelBatchJobs(
     database,
     async (client) => {
       const rows = await client.query<{ id: string }>(
-        `select j.id from sluice.jobs j where j.batch_id = $1 and ($2::uuid is null or j.id > $2) order by j.id limit $3`,
+        jobsOfBatch('$1', { and: 'and ($2::uuid is null or j.id > $2)', order: 'asc', limit: '$3' }),
         [batchId, after, most],
         'next-jobs-to-cancel',
       );

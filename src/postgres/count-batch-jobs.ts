@@ -7,6 +7,7 @@
  * acceptance. 1,000,000 jobs, half of them ended, take 0.25 s of a processor, where a look at each took ten times as much. A small
  * one might lie far apart in a range that is full of others, so there each job is looked up.
  */
+import { jobsOfBatch } from './batch-jobs.ts';
 import type { Database } from './database.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
 
@@ -41,9 +42,11 @@ const byLookUp = countFunction('count_by_look_up', onlyLookUps, {
   done: 'cross join lateral (select * from sluice.done_jobs x where x.job_id = j.id offset 0) d',
   parked: 'cross join lateral (select * from sluice.parked_jobs x where x.job_id = j.id offset 0) p',
 });
+/** All of a batch that is too large for a JSON request, in the order of their ids by `jobs_batch`. */
+const streamed = 'j.item_index = -1';
 const byMerge = countFunction('count_by_merge', onlyMerges, {
-  done: 'join sluice.done_jobs d on d.job_id = j.id and d.job_id between p_first and p_last',
-  parked: 'join sluice.parked_jobs p on p.job_id = j.id and p.job_id between p_first and p_last',
+  done: `join sluice.done_jobs d on d.job_id = j.id and d.job_id between p_first and p_last and ${streamed}`,
+  parked: `join sluice.parked_jobs p on p.job_id = j.id and p.job_id between p_first and p_last and ${streamed}`,
 });
 
 export const countBatchJobsFunctions = {
@@ -64,8 +67,8 @@ declare
   c record;
 begin
   select * into b from sluice.batches x where x.id = p_batch;
-  select j.id into v_first from sluice.jobs j where j.batch_id = p_batch order by j.id limit 1;
-  select j.id into v_last from sluice.jobs j where j.batch_id = p_batch order by j.id desc limit 1;
+  v_first := (${jobsOfBatch('p_batch', { and: '', order: 'asc', limit: '1' })});
+  v_last := (${jobsOfBatch('p_batch', { and: '', order: 'desc', limit: '1' })});
   v_left := b.accepted;
   own := true;
   for c in
@@ -90,7 +93,7 @@ begin
   return query
     select s.state, count(*), false, 0::bigint, max(s.ended_at)
       from (select ${stateOfRows} as state, done.ended_at
-              from (select distinct i.job_id from sluice.batch_items i
+              from (select distinct i.job_id from sluice.stored_items i
                      where i.batch_id = p_batch and i.verdict = 'duplicate') behind
               ${jobRows('behind.job_id')}
              where job.batch_id is distinct from p_batch) s

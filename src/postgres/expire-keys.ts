@@ -13,7 +13,9 @@ import type { Portion } from './walk-batches.ts';
 /** SQL: the kept keys behind the items of a portion ($1 batches, items from $2 up to but without $3). */
 const keysOfItems = `
   sluice.batches b
-  join sluice.batch_items i on i.batch_id = b.id and i.index >= $2 and i.index < $3 and i.verdict in ('accepted', 'duplicate')
+  cross join lateral (
+    select * from sluice.batch_items x
+     where x.batch_id = b.id and x.index >= $2 and x.index < $3 and x.verdict in ('accepted', 'duplicate') offset 0) i
   join sluice.idempotency_keys k on k.tenant = b.tenant and k.key = i.idempotency_key and k.job_id = i.job_id`;
 
 export interface ExpiredKeys {

@@ -10,6 +10,7 @@
  * Index used: blown_fuses_open, jobs_batch, primary keys. Lock order: advisory 7305001 (shared), batches, blown_fuses, job
  * rows, lanes by id, lane_groups by id; in a settle blown_fuses before any row of a job, under 7305002 and 7305005.
  */
+import { jobsOfBatch } from './batch-jobs.ts';
 import { settlesLock } from './cancel-jobs.ts';
 import { type Database, promptMs } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
@@ -182,7 +183,7 @@ export async function moveBehindFuse(
       await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock]);
       if (!(await lockMove(client, { batchId, state, sinceUs }))) return { moved: 0, after: null };
       const rows = await client.query<{ id: string }>(
-        'select j.id from sluice.jobs j where j.batch_id = $1 and ($2::uuid is null or j.id > $2) order by j.id limit $3',
+        jobsOfBatch('$1', { and: 'and ($2::uuid is null or j.id > $2)', order: 'asc', limit: '$3' }),
         [batchId, after, most],
         'next-jobs-behind-fuse',
       );

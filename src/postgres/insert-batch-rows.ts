@@ -1,5 +1,6 @@
 /**
- * The rows of a batch: jobs, their state rows, and every item with its verdict, by one statement whatever their number.
+ * The rows of a batch: jobs, their state rows, and every item with its verdict, by one statement whatever their number. An
+ * accepted item of a JSON batch has no row: its job tells all of it (the view `batch_items`).
  * What is to run later, on the database's clock, is parked; the rest is ready, its lanes are woken and the workers told (at
  * most one NOTIFY a commit; a hint only). `job_seq` gives a number to each accepted item, in their order, and to no other.
  * The caller holds the lanes FOR KEY SHARE.
@@ -151,10 +152,10 @@ const insertText = `
   job as (
     insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, partition_key, idempotency_key,
                              key_source, method, path, headers, body, body_is_text, cost, max_attempts, payload_version,
-                             correlation_id, run_at, expires_at, created_at)
+                             correlation_id, run_at, expires_at, created_at, item_index)
     select i.job_id, $2, $1, i.lane_id, i.rank, nextval('sluice.job_seq'), i.queue, i.upstream, i.partition_key, i.key,
            i.key_source, i.method, i.path, i.headers, i.body, i.body_is_text, i.cost, i.max_attempts, i.payload_version,
-           $3, i.run_at, i.expires_at, b.now
+           $3, i.run_at, i.expires_at, b.now, case when $27 then -1 else $25::int + i.place - 1 end
       from item i cross join batch b
      where i.verdict = 'accepted'
     returning id, lane_id, rank, seq, cost, run_at, expires_at, created_at),
@@ -170,13 +171,14 @@ const insertText = `
       from job j where $28 or j.run_at > j.created_at
     returning job_id),
   stored_item as (
-    insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors, line)
+    insert into sluice.stored_items (batch_id, index, idempotency_key, key_source, verdict, job_id, job_state, errors, line)
     select $1, $25::int + i.place - 1, i.key, i.key_source, i.verdict, i.job_id,
            case when i.job_id is null or i.verdict = 'conflict' then null
                 else nullif(coalesce(i.job_state, case when $28 then 'held' when i.run_at > b.now then 'scheduled' else 'ready' end),
                             '${gone}') end,
            i.errors, decode(i.line, 'hex')
-      from item i cross join batch b),
+      from item i cross join batch b
+     where $27 or i.verdict <> 'accepted'),
   woken as materialized (
     select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)
   select (select array_agg(p.job_id) from parked p) as parked,

@@ -2,7 +2,7 @@
  * Batches of a tenant, newest first (ids ascend with their creation), each with whether it still goes on. Nothing is kept of
  * that in the batch's row, so it is found out: from the unfinished jobs where they are few, whatever the size of the batches;
  * else batch by batch, up to its first unfinished job, within a budget of items a page (a page may then be short).
- * Index used: batches_newest, batch_items_pkey, batch_items_duplicates, jobs_batch, and primary keys.
+ * Index used: batches_newest, batch_items_pkey with jobs_batch, batch_items_duplicates, and primary keys.
  */
 import type { Verdict } from '../domain/job.ts';
 import type { Database } from './database.ts';
@@ -33,7 +33,7 @@ begin
       behind as materialized (
         select j.batch_id, u.active from u join sluice.jobs j on j.id = u.job_id
         union all
-        select i.batch_id, false from u join sluice.batch_items i on i.job_id = u.job_id and i.verdict = 'duplicate'),
+        select i.batch_id, false from u join sluice.stored_items i on i.job_id = u.job_id and i.verdict = 'duplicate'),
       of_batch as materialized (
         select x.batch_id, bool_or(x.active) as active from behind x where x.batch_id = any (p_ids) group by x.batch_id)
       select a.id, o.batch_id is not null, coalesce(o.active, false)
@@ -50,7 +50,7 @@ begin
     -- Retention removes a job only after its end.
     unfinished := exists (
       select 1 from sluice.batch_items i
-       where i.batch_id = b.id and i.verdict in ('accepted', 'duplicate')
+       where i.batch_id = b.id and i.index >= 0 and i.verdict in ('accepted', 'duplicate')
          and not exists (select 1 from sluice.done_jobs d where d.job_id = i.job_id)
          and exists (select 1 from sluice.jobs j where j.id = i.job_id));
     own_active := unfinished and exists (

@@ -11,6 +11,7 @@
  * Everything is joined by primary keys. Statements have no names: their plans are made for what is asked, not for anything.
  */
 import type { JobState } from '../domain/job.ts';
+import { jobsOfBatch } from './batch-jobs.ts';
 import type { Database } from './database.ts';
 import { jobRows, stateOfRows } from './job-state.ts';
 import { type JobSummary, type SummaryRow, summaryColumns, summaryJoins, toSummary } from './job-summary.ts';
@@ -210,8 +211,8 @@ const leads: Readonly<Record<Lead, (filter: JobFilter, values: Values) => string
     select same.id from (select x.job_id as id from sluice.idempotency_keys x where ${byKey}
                          union select x.job_id from sluice.former_keys x where ${byKey}) same where ${page}`;
   },
-  batch: ({ batchId }, values) => `
-    select j.id from sluice.jobs j where j.batch_id = ${values.add(batchId)} and ${page}`,
+  batch: ({ batchId }, values) =>
+    jobsOfBatch(values.add(batchId), { and: 'and j.id < $2', order: 'desc', limit: '$3' }),
   correlation: ({ correlationId }, values) => `
     select j.id from sluice.jobs j where j.correlation_id = ${values.add(correlationId)} and ${page}`,
   running: () => `select r.job_id as id from sluice.running_jobs r where r.job_id < $2 order by r.job_id desc limit $3`,

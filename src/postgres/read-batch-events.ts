@@ -32,18 +32,18 @@ begin
     select e.index, e.idempotency_key, e.job_id, e.state, e.reason, e.status, e.item_transaction, e.job_transaction
       from (select i.index, i.idempotency_key, i.job_id, i.verdict, coalesce(d.state, p.state) as state,
                    coalesce(d.reason, p.reason) as reason, d.status,
-                   sluice.full_transaction(i.xmin, v_next) as item_transaction,
+                   sluice.full_transaction(i.writer, v_next) as item_transaction,
                    sluice.full_transaction(coalesce(d.xmin, p.xmin), v_next) as job_transaction
               from sluice.batch_items i
               left join sluice.done_jobs d on d.job_id = i.job_id
               left join sluice.parked_jobs p on p.job_id = i.job_id and p.state = 'held'
-             where i.batch_id = p_batch and i.index > p_after and i.index <= p_until
+             where i.batch_id = p_batch and i.index >= 0 and i.index > p_after and i.index <= p_until
                and i.verdict in ('accepted', 'duplicate')) e
      where e.job_transaction is not null and greatest(e.item_transaction, e.job_transaction) >= p_xmin
        -- Of several items with one job, the first stands for it.
        and (e.verdict = 'accepted' or not (
              exists (select 1 from sluice.jobs j where j.id = e.job_id and j.batch_id = p_batch)
-             or exists (select 1 from sluice.batch_items o
+             or exists (select 1 from sluice.stored_items o
                          where o.job_id = e.job_id and o.verdict = 'duplicate' and o.batch_id = p_batch and o.index < e.index)))
      order by e.index;
 end $$;`,

@@ -1,7 +1,7 @@
 /**
  * Batches as they stand: the row, and its items. A reader pays, by primary keys, for the items of the one batch it asks for.
  * Jobs behind a batch are those of its accepted and duplicate items, each once; count-batch-jobs.ts counts them by state.
- * Index used: batch_items_pkey, and those of job-state.ts.
+ * Index used: batch_items_pkey, jobs_batch, and those of job-state.ts.
  */
 import type { Fault } from '../domain/errors.ts';
 import type { JobState, KeySource, Verdict } from '../domain/job.ts';

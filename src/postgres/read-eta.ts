@@ -52,7 +52,7 @@ begin
   select b.total into v_total from sluice.batches b where b.id = p_batch;
   if v_total <= p_most then
     return array(select distinct i.job_id from sluice.batch_items i
-                  where i.batch_id = p_batch and i.verdict in ('accepted', 'duplicate'));
+                  where i.batch_id = p_batch and i.index >= 0 and i.verdict in ('accepted', 'duplicate'));
   end if;
   v_step := ceil(v_total::float8 / p_most)::int;
   return array(select distinct x.job_id

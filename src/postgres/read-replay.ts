@@ -1,6 +1,6 @@
 /**
  * The first answer to a batch that was sent under a request key, and to lines of a stream, from its rows. Index used: batches_request_key, then
- * batch_items_pkey. Two statements, only where the key is known.
+ * batch_items_pkey and jobs_batch. Two statements, only where the key is known.
  */
 import type { Fault } from '../domain/errors.ts';
 import type { KeySource, Verdict } from '../domain/job.ts';

@@ -17,7 +17,7 @@ ${onlyLookUps} as $$
 begin
   return query
     select i.job_id, i.index from sluice.batch_items i
-     where i.batch_id = p_batch and i.index < p_below and i.index >= p_below - p_most and i.verdict in ('accepted', 'duplicate')
+     where i.batch_id = p_batch and i.index < p_below and i.index >= greatest(p_below - p_most, 0) and i.verdict in ('accepted', 'duplicate')
        and (select true from sluice.done_jobs d where d.job_id = i.job_id) is null
        and (select true from sluice.jobs j where j.id = i.job_id)
      order by i.index desc limit 1;

@@ -24,7 +24,7 @@ export async function retireBatches(
 ): Promise<Deleted> {
   const behind = await client.query<{ batchId: string; jobId: string }>(
     `select i.batch_id as "batchId", i.job_id as "jobId" from sluice.batch_items i
-      where i.batch_id = any ($1::uuid[]) and i.verdict in ('accepted', 'duplicate')`,
+      where i.batch_id = any ($1::uuid[]) and i.index >= 0 and i.verdict in ('accepted', 'duplicate')`,
     [batchIds],
     'read-jobs-behind',
   );
@@ -40,7 +40,7 @@ export async function retireBatches(
   const gone = new Set(going);
   const jobIds = new Set(behind.filter(({ batchId }) => gone.has(batchId)).map(({ jobId }) => jobId));
   const jobs = await deleteJobs(client, going, [...jobIds]);
-  await client.query('delete from sluice.batch_items where batch_id = any ($1::uuid[])', [going], 'delete-items');
+  await client.query('delete from sluice.stored_items where batch_id = any ($1::uuid[])', [going], 'delete-items');
   await client.query('delete from sluice.blown_fuses where batch_id = any ($1::uuid[])', [going], 'delete-fuses');
   await client.query('delete from sluice.batches where id = any ($1::uuid[])', [going], 'delete-batches');
   return { batches: going.length, jobs };
@@ -104,7 +104,7 @@ export async function clearRetiredBatch(
     [...jobIds].filter((id) => !live.has(id)),
   );
   await client.query(
-    'delete from sluice.batch_items i where i.batch_id = $1 and i.index = any ($2::int[])',
+    'delete from sluice.stored_items i where i.batch_id = $1 and i.index = any ($2::int[])',
     [batch.id, items.filter(({ jobId }) => jobId === null || !live.has(jobId)).map(({ index }) => index)],
     'delete-retired-items',
   );
@@ -119,7 +119,7 @@ export async function clearRetiredBatch(
   await client.query(
     `with gone as (
        delete from sluice.retired_batches r
-        where r.batch_id = $1 and not exists (select 1 from sluice.batch_items i where i.batch_id = $1)
+        where r.batch_id = $1 and not exists (select 1 from sluice.batch_items i where i.batch_id = $1 and i.index >= 0)
        returning 1)
      update sluice.retired_batches r set next_index = 0, due_at = clock_timestamp() + interval '1 hour'
       where r.batch_id = $1 and not exists (select 1 from gone)`,
@@ -157,13 +157,20 @@ async function deleteJobs(
     `select j.id from sluice.jobs j
       where j.id = any ($2::uuid[])
         and (j.batch_id = any ($1::uuid[]) or not exists (select 1 from sluice.batches b where b.id = j.batch_id))
-        and not exists (select 1 from sluice.batch_items i
+        and not exists (select 1 from sluice.stored_items i
                          where i.job_id = j.id and i.verdict = 'duplicate' and i.batch_id <> all ($1::uuid[]))`,
     [batchIds, jobIds],
     'find-jobs-to-delete',
   );
-  if (rows.length === 0) return 0;
   const ids = rows.map(({ id }) => id);
+  const going = new Set(ids);
+  // What stays for another batch is no item of one that goes any more.
+  await client.query(
+    'update sluice.jobs j set item_index = -1 where j.id = any ($2::uuid[]) and j.batch_id = any ($1::uuid[]) and j.item_index >= 0',
+    [batchIds, jobIds.filter((id) => !going.has(id))],
+    'forget-items-of-jobs',
+  );
+  if (rows.length === 0) return 0;
   await archiveReceipts(client, ids);
   for (const table of ['attempts', 'reconciliations', 'done_jobs'] as const) {
     await client.query(`delete from sluice.${table} where job_id = any ($1::uuid[])`, [ids], `delete-${table}-of-jobs`);

@@ -260,8 +260,14 @@ export const retiredBatches = sluice.table('retired_batches', {
   dueAt: instant('due_at').notNull().default(clock),
 });
 
-export const batchItems = sluice.table(
-  'batch_items',
+/**
+ * Items that have a row of their own: all but the accepted ones of a JSON batch, which are told from their jobs
+ * (`jobs.item_index`). Both together are the view `batch_items` (drizzle/0012_items_of_jobs.sql): whoever reads it asks for
+ * an index from 0 on, since a job without an item of its own shows there as well, at -1. Only duplicates, conflicts and
+ * rejected items, and what came as a stream, are to be looked for here.
+ */
+export const storedItems = sluice.table(
+  'stored_items',
   {
     batchId: uuid('batch_id').notNull(),
     index: integer('index').notNull(),
@@ -331,9 +337,11 @@ export const jobs = sluice.table(
     keyAgeFrom: instant('key_age_from'),
     /** How many times a person has asked for a new outbound key. */
     freshKeys: integer('fresh_keys').notNull().default(0),
+    /** Of the item that brought it, where that has no row of its own; else -1: a row has it, or the item is gone. */
+    itemIndex: integer('item_index').notNull().default(-1),
   },
   (t) => [
-    index('jobs_batch').on(t.batchId, t.id),
+    index('jobs_batch').on(t.batchId, t.itemIndex, t.id),
     // Ids ascend with acceptance, so these give the newest first; see list-jobs.ts for which of them leads when.
     index('jobs_newest').on(sql.raw(jobsKind('tenant', 'queue', 'upstream')), t.id),
     index('jobs_correlation').on(t.correlationId, t.id).where(sql`${t.correlationId} is not null`),

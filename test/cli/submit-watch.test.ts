@@ -117,7 +117,7 @@ t.test('an interrupted submission says how to go on, and goes on', async (t) => 
   const piped = run('submit', '-', '--upstream', 'api', '--key', 'night-1');
   piped.child.stdin?.write(lineOf(0) + lineOf(1));
   await intake.app.app.ready();
-  while ((await intake.count('batch_items')) < 2) await new Promise(setImmediate);
+  while ((await intake.count('stored_items')) < 2) await new Promise(setImmediate);
   piped.child.kill('SIGINT');
   const { code, stderr } = await piped.ended;
   t.equal(code, 130);

@@ -287,7 +287,7 @@ t.test('a reader that does not read is waited for, and one that has gone costs n
   // Long keys, so that what is told does not fit into the buffers of a socket.
   await intake.database.query(
     `with made as (
-       insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id)
+       insert into sluice.stored_items (batch_id, index, idempotency_key, key_source, verdict, job_id)
        select $1, n, rpad('k' || n, 250, 'x'), 'given', 'accepted', gen_random_uuid() from generate_series(1, $2::int) n
        returning job_id),
      job as (

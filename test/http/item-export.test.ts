@@ -35,7 +35,7 @@ async function useExporting(t: Test, options: Parameters<typeof useIntake>[1] = 
 async function fill({ post, database }: Intake, count: number): Promise<string> {
   const { batch_id } = (await post({ defaults, items: [{ idempotency_key: 'first' }] })).body;
   await database.query(
-    `insert into sluice.batch_items (batch_id, index, idempotency_key, verdict, errors)
+    `insert into sluice.stored_items (batch_id, index, idempotency_key, verdict, errors)
      select $1, n, rpad('k' || n, 250, 'x'), 'rejected', '[]' from generate_series(1, $2::int - 1) n`,
     [batch_id, count],
   );

@@ -213,7 +213,7 @@ t.test('what is sent again must be what is stored', async (t) => {
     t.equal(answer.verdicts.length, verdicts, what);
     t.equal(answer.summary, undefined, what);
   }
-  t.equal(await intake.count('batch_items'), 4);
+  t.equal(await intake.count('stored_items'), 4);
 
   const other = await sendStream(stream({ key: 'K', query: '?upstream=api&path=/refunds' }), linesOf('k', 3));
   t.match(other, { status: 422, error: { code: 'idempotency_key_reused' } });

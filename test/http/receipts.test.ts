@@ -252,7 +252,7 @@ t.test('a receipt lives as long as its key, whatever happens to the job', async 
   const before = await intake.get<Receipt>('/v1/receipts/k');
   await inTransaction(intake.database, async (client) => {
     await archiveReceipts(client, [item!.job_id!]);
-    for (const table of ['attempts', 'done_jobs', 'jobs', 'batch_items', 'batches']) {
+    for (const table of ['attempts', 'done_jobs', 'jobs', 'stored_items', 'batches']) {
       await client.query(`delete from sluice.${table}`);
     }
   });

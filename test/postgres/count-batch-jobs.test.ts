@@ -15,6 +15,7 @@ t.test('both ways of counting, by merges and by look-ups, agree with a look at e
        from generate_series(1, 600) n cross join (select * from sluice.jobs limit 1) j`,
     [batches],
   );
+  await database.query('update sluice.jobs set item_index = -1');
   const jobs = `select j.id, j.lane_id, j.rank, j.seq, ($1::text[])[1 + (hashtext(j.id::text) & 7)] as state from sluice.jobs j`;
   await database.query(`delete from sluice.ready_jobs`);
   for (const insert of [

@@ -6,6 +6,8 @@ import type { Database } from '../../src/postgres/database.ts';
 import { insertBatch } from '../../src/postgres/insert-batch.ts';
 import { ensureLaneGroups } from '../../src/postgres/lane-groups.ts';
 import { ensureLanes } from '../../src/postgres/lanes.ts';
+import { readBatchItems } from '../../src/postgres/read-batches.ts';
+import { readVerdicts } from '../../src/postgres/read-replay.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { newWorker } from '../support/claims.ts';
 import { type Intake, submissionOf, useIntake } from '../support/intake.ts';
@@ -68,16 +70,57 @@ t.test('the number of statements is the same for 1 item and for 10,000 (brianc/n
   t.same(half, { statements: one.statements + 1, accepted: 5_000 }, 'known keys are asked for in one more');
 });
 
+t.test('an accepted item is its job, without a row beside it, and reads as any other', async (t) => {
+  const intake = await useIntake(t);
+  await verdictsOf(intake.database, [{ idempotency_key: 'known' }]);
+  const inserted = await insert(intake.database, [
+    { idempotency_key: 'later', run_at: '2126-01-01T00:00:00Z' },
+    { idempotency_key: 'known' },
+    { idempotency_key: 'now' },
+    { idempotency_key: 'known', body: 'another' },
+    { idempotency_key: 'now' },
+    { idempotency_key: 'past', run_at: '2020-01-01T00:00:00Z' },
+    { idempotency_key: ' ' },
+    { idempotency_key: 'last' },
+  ]);
+  if (inserted.kind !== 'inserted') throw new Error(inserted.kind);
+  const { batchId, items } = inserted.batch;
+  t.same(
+    items.map(({ verdict }) => verdict[0]).join(''),
+    'adacdara',
+    'accepted, duplicate, conflict and rejected ones among each other',
+  );
+  t.equal(await intake.count('stored_items'), 4, 'those that were not accepted');
+  const { database } = intake;
+  const stored = await readVerdicts(database, batchId, { from: 0, most: null });
+  t.same(
+    stored,
+    items.map((item) => ({ ...item, line: null })),
+    'verdicts and states as they were given',
+  );
+  t.same(await readVerdicts(database, batchId, { from: 3, most: 3 }), stored.slice(3, 6), 'a part of them');
+
+  const { jobs } = await claimJobs(database, await newWorker(database), 10);
+  t.equal(jobs.length, 4);
+  const again = await readVerdicts(database, batchId, { from: 0, most: null });
+  t.same(again, stored, 'also once the jobs have gone on');
+  const now = await readBatchItems(database, batchId, { verdict: null, state: null, after: -1, limit: 100 });
+  t.same(
+    now.map(({ index, jobId, jobState }) => [index, jobId, jobState]),
+    stored.map(({ index, jobId, jobState }) => [index, jobId, jobState === 'ready' ? 'running' : jobState]),
+  );
+});
+
 t.test('a fault in mid-batch leaves nothing, and no transaction open (vitaly-t/pg-promise#894)', async (t) => {
   const intake = await useIntake(t);
   await intake.database.query(`
     create function fail_at_five() returns trigger language plpgsql as $$
     begin
-      if new.index = 5 then raise exception 'no item five' using errcode = '53100'; end if;
+      if new.item_index = 5 then raise exception 'no item five' using errcode = '53100'; end if;
       return new;
     end $$`);
   await intake.database.query(
-    'create trigger fail before insert on sluice.batch_items for each row execute function fail_at_five()',
+    'create trigger fail before insert on sluice.jobs for each row execute function fail_at_five()',
   );
   await t.rejects(insert(intake.database, numbered(10)), { name: 'DatabaseUnavailableError' });
   t.same(

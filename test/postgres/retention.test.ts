@@ -263,6 +263,22 @@ t.test('small steps', async (t) => {
     t.equal(await count('batch_items'), 0);
   });
 
+  t.test('what of a large batch stays for another keeps nothing of it waiting', async (t) => {
+    const { database, batch, count, rows, statusOf } = await setup(t);
+    const id = await batch(...keys);
+    const other = await batch('k7', 'own');
+    for (const key of keys) await endJob(database, key, '60 days');
+    await ageBatch(database, id, '90 days');
+    t.match(await retentionRound(database, policy, { most: 10 }), { batches: 1, jobs: 34 });
+    t.equal(await count('retired_batches'), 0);
+    const [kept] = await database.query<{ id: string }>('select id from sluice.jobs where batch_id = $1', [id]);
+    t.equal(await statusOf(`/v1/jobs/${kept!.id}`), 200);
+    await endJob(database, 'own', '60 days');
+    await ageBatch(database, other, '90 days');
+    t.match(await retentionRound(database, policy), { batches: 1, jobs: 2 });
+    t.same(Object.values(await rows()), [0, 0, 0, 0, 0, 0, 0]);
+  });
+
   t.test('many small batches fill a step together, and none is cut in two', async (t) => {
     const { database, batch, count } = await setup(t);
     for (let i = 0; i < 12; i += 1) {

@@ -136,7 +136,7 @@ async function addJobs(
           from generate_series(1, $7)
         returning id, lane_id, rank, seq, cost, expires_at, idempotency_key),
       item as (
-        insert into sluice.batch_items (batch_id, index, idempotency_key, key_source, verdict, job_id)
+        insert into sluice.stored_items (batch_id, index, idempotency_key, key_source, verdict, job_id)
         select $8, row_number() over (order by seq) - 1, idempotency_key, 'given', 'accepted', id from added),
       taken as (
         insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)

@@ -100,7 +100,7 @@ const corruptions: ReadonlyArray<readonly [rule: Invariant, what: string, sql: s
   [
     'batch_counts',
     'an item too many',
-    `insert into sluice.batch_items (batch_id, index, verdict) select id, 99, 'rejected' from sluice.batches limit 1`,
+    `insert into sluice.stored_items (batch_id, index, verdict) select id, 99, 'rejected' from sluice.batches limit 1`,
   ],
   [
     'batch_counts',
@@ -136,7 +136,7 @@ t.test('a batch that lost its item, and a session that forgot its transaction', 
   await client.query('begin');
   await t.rejects(assertInvariants(connectionString), /idle_in_transaction: .*forgetful: begin/);
   await client.query('rollback');
-  await database.query(`delete from sluice.batch_items where job_id = ${anyReady}`);
+  await database.query(`delete from sluice.stored_items where job_id = ${anyReady}`);
   const broken = await brokenInvariants(connectionString);
   t.same(
     broken.map(({ rule }) => rule),

@@ -112,7 +112,7 @@ broken (rule, subject, detail) as (
   select 'batch_of_a_job', j.id::text, j.batch_id::text from sluice.jobs j
    where not exists (select 1 from sluice.done_jobs d where d.job_id = j.id)
      and not exists (select 1 from sluice.batches b join sluice.batch_items i on i.batch_id = b.id
-                      where b.id = j.batch_id and i.job_id = j.id and i.verdict = 'accepted')
+                      where b.id = j.batch_id and i.index >= 0 and i.job_id = j.id and i.verdict = 'accepted')
   union all
   select 'batch_counts', b.id::text, format('says %s of %s, %s, %s, %s; has %s of %s', b.total, b.accepted, b.duplicate,
          b.conflict, b.rejected, i.total, array_to_string(array[i.accepted, i.duplicate, i.conflict, i.rejected], ', '))
@@ -121,7 +121,7 @@ broken (rule, subject, detail) as (
      select count(*) as total, coalesce(max(x.index) + 1, 0) as places,
             count(*) filter (where x.verdict = 'accepted') as accepted, count(*) filter (where x.verdict = 'duplicate') as duplicate,
             count(*) filter (where x.verdict = 'conflict') as conflict, count(*) filter (where x.verdict = 'rejected') as rejected
-       from sluice.batch_items x where x.batch_id = b.id) i
+       from sluice.batch_items x where x.batch_id = b.id and x.index >= 0) i
    where (b.total, b.total, b.accepted, b.duplicate, b.conflict, b.rejected)
          is distinct from (i.total, i.places, i.accepted, i.duplicate, i.conflict, i.rejected)
   union all

@@ -14,7 +14,7 @@
 import type { ClaimedJob } from '../domain/job.ts';
 import type { Charge, OutcomeClass } from '../domain/outcome.ts';
 import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
-import { sparseArrayLiteral } from './array-literal.ts';
+import { arrayLiteral } from './array-literal.ts';
 import type { Database } from './database.ts';
 
 export const settleJobsFunction = {
@@ -110,13 +110,18 @@ end $$;
 
 -- In milliseconds. Who waited behind a pause or a period of 31 days has waited for longer than an int can tell.
 create or replace function sluice.wait_ms(p_since timestamptz, p_until timestamptz) returns int language sql immutable as $$
-  select least(2147483647, greatest(0, extract(epoch from p_until - p_since) * 1000))::int
+  select least(2147483647, greatest(0, date_part('epoch', p_until - p_since) * 1000))::int
 $$;
 
 -- When the call of a settled lease was admitted.
 create or replace function sluice.admission_of(p_job uuid, p_epoch int) returns timestamptz language sql stable as $$
   select coalesce((select max(a.started_at) from sluice.attempts a where a.job_id = p_job and a.epoch = p_epoch),
                   (select q.started_at from sluice.reconciliations q where q.job_id = p_job and q.epoch = p_epoch))
+$$;
+
+-- A column of rows that are all equal in it is sent as one element.
+create or replace function sluice.each_of(p_column anyarray, p_rows int) returns anyarray language sql immutable as $$
+  select case when cardinality(p_column) = 1 and p_rows > 1 then array_fill(p_column[1], array[p_rows]) else p_column end
 $$;
 
 create or replace function sluice.settle_jobs(
@@ -147,12 +152,25 @@ declare
   -- Calls of which each has ended its job, and that have closed, stopped or given back nothing: nearly all, so they take a short way.
   v_plain boolean := 'done' = all (p_next) and p_throttle_ms = '{}' and p_verdict = '{}' and array_position(p_reason, 'fuse') is null
                      and array_position(p_unused, true) is null and array_position(p_outcome, null) is null;
+  v_rows int := cardinality(p_job);
   t record;
   u record;
   v_wake boolean := false;
   v_unused_limits text[];
   v_unused jsonb;
 begin
+  p_upstream := sluice.each_of(p_upstream, v_rows); p_next := sluice.each_of(p_next, v_rows);
+  p_state := sluice.each_of(p_state, v_rows); p_reason := sluice.each_of(p_reason, v_rows);
+  p_evidence := sluice.each_of(p_evidence, v_rows); p_delay_ms := sluice.each_of(p_delay_ms, v_rows);
+  p_outcome := sluice.each_of(p_outcome, v_rows); p_charged := sluice.each_of(p_charged, v_rows);
+  p_status := sluice.each_of(p_status, v_rows); p_sent_after_ms := sluice.each_of(p_sent_after_ms, v_rows);
+  p_ended_after_ms := sluice.each_of(p_ended_after_ms, v_rows); p_retry_after_ms := sluice.each_of(p_retry_after_ms, v_rows);
+  p_capped := sluice.each_of(p_capped, v_rows); p_excerpt := sluice.each_of(p_excerpt, v_rows);
+  p_truncated := sluice.each_of(p_truncated, v_rows); p_sha256 := sluice.each_of(p_sha256, v_rows);
+  p_error := sluice.each_of(p_error, v_rows); p_effect := sluice.each_of(p_effect, v_rows);
+  p_unknown := sluice.each_of(p_unknown, v_rows); p_answered := sluice.each_of(p_answered, v_rows);
+  p_throttle_ms := sluice.each_of(p_throttle_ms, v_rows); p_throttle_header := sluice.each_of(p_throttle_header, v_rows);
+  p_unused := sluice.each_of(p_unused, v_rows); p_verdict := sluice.each_of(p_verdict, v_rows);
   -- Whoever writes cooldowns takes the locks for all of them first, shared where it only lets more through: the rows of lanes
   -- and groups that are changed on the way would else be waited for in a ring.
   v_ramping := exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0);
@@ -480,7 +498,13 @@ export async function settleJobs(
   rows: readonly SettleRow[],
   { onlyExpired = false, withinMs }: SettleOptions = {},
 ): Promise<Set<string>> {
-  const column = (pick: (row: SettleRow) => string | number | boolean | null) => sparseArrayLiteral(rows, pick);
+  // Most rows are equal in most columns: one element then, or none where nothing has a value, and the function has the rest.
+  const column = (pick: (row: SettleRow) => string | number | boolean | null) => {
+    const values = rows.map(pick);
+    const [first = null] = values;
+    if (values.some((value) => value !== first)) return arrayLiteral(values);
+    return first === null ? '{}' : arrayLiteral([first]);
+  };
   const settled = await database.query<{ job_id: string }>(
     `select job_id from sluice.settle_jobs($1::uuid, $2::boolean, $3::uuid[], $4::int[], $5::text[], $6::text[], $7::text[],
        $8::text[], $9::text[], $10::float8[], $11::text[], $12::text[], $13::int[], $14::float8[], $15::float8[], $16::float8[],
@@ -489,8 +513,8 @@ export async function settleJobs(
     [
       workerId,
       onlyExpired,
-      column((row) => row.jobId),
-      column((row) => row.epoch),
+      arrayLiteral(rows.map((row) => row.jobId)),
+      arrayLiteral(rows.map((row) => row.epoch)),
       column((row) => row.upstream),
       column((row) => row.next.kind),
       column((row) => (row.next.kind === 'done' ? row.next.state : null)),
@@ -500,8 +524,8 @@ export async function settleJobs(
       column((row) => row.outcome),
       column((row) => row.charge),
       column((row) => row.status),
-      column((row) => row.sentAfterMs),
-      column((row) => row.endedAfterMs),
+      column((row) => inMicroseconds(row.sentAfterMs)),
+      column((row) => inMicroseconds(row.endedAfterMs)),
       column((row) => row.retryAfterMs),
       column((row) => row.retryAfterCapped),
       column((row) => row.excerpt),
@@ -528,4 +552,9 @@ export async function settleJobs(
     },
   );
   return new Set(settled.map((row) => row.job_id));
+}
+
+/** Milliseconds without what PostgreSQL's instants do not hold, which a text would be long by. */
+function inMicroseconds(ms: number | null): number | null {
+  return ms === null ? null : Math.round(ms * 1000) / 1000;
 }

@@ -6,6 +6,7 @@ import type { Database } from '../../src/postgres/database.ts';
 import { insertBatch } from '../../src/postgres/insert-batch.ts';
 import { ensureLaneGroups } from '../../src/postgres/lane-groups.ts';
 import { ensureLanes } from '../../src/postgres/lanes.ts';
+import { type JobPage, listJobIds } from '../../src/postgres/list-jobs.ts';
 import { readBatchItems } from '../../src/postgres/read-batches.ts';
 import { readVerdicts } from '../../src/postgres/read-replay.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
@@ -99,6 +100,18 @@ t.test('an accepted item is its job, without a row beside it, and reads as any o
     'verdicts and states as they were given',
   );
   t.same(await readVerdicts(database, batchId, { from: 3, most: 3 }), stored.slice(3, 6), 'a part of them');
+
+  const ids = items.filter(({ verdict }) => verdict === 'accepted').map(({ jobId }) => jobId!);
+  t.same(ids, [...ids].sort(), 'ids ascend with the items');
+  const filter = { states: null, reason: null, queue: null, upstream: null, batchId, key: null, correlationId: null };
+  const listed: string[] = [];
+  for (let before: string | null = null; listed.length < ids.length; ) {
+    const page: JobPage<string> = await listJobIds(database, { tenant: 'default', filter, before, limit: 1 });
+    listed.push(...page.items);
+    if (page.next === null) break;
+    before = page.next;
+  }
+  t.same(listed, [...ids].reverse(), 'and its jobs are listed by it, page by page');
 
   const { jobs } = await claimJobs(database, await newWorker(database), 10);
   t.equal(jobs.length, 4);

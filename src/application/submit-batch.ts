@@ -64,13 +64,20 @@ export function createDefinitionCheck(
   definitions: Definitions,
 ): (item: SubmittedItem, pointer: string) => SubmittedItem {
   const checks = new Map<string, (terms: JobTerms) => Fault[]>();
+  const checkOf = ({ queue, upstream }: JobTerms) => {
+    const name = `${queue}/${upstream}`;
+    const check = checks.get(name) ?? createCheck(definitions, upstream, queue);
+    checks.set(name, check);
+    return check;
+  };
+  let before: { readonly terms: JobTerms; readonly check: (terms: JobTerms) => Fault[] } | undefined;
   return (item, pointer) => {
     const terms = item.job ?? item.terms;
     if (terms === undefined) return item;
-    const name = `${terms.queue}/${terms.upstream}`;
-    const check = checks.get(name) ?? createCheck(definitions, terms.upstream, terms.queue);
-    checks.set(name, check);
-    const faults = check(terms);
+    if (terms.queue !== before?.terms.queue || terms.upstream !== before.terms.upstream) {
+      before = { terms, check: checkOf(terms) };
+    }
+    const faults = before.check(terms);
     if (faults.length === 0) return item;
     const placed = faults.map((fault) => ({ ...fault, pointer: `${pointer}${fault.pointer}` }));
     return { ...item, faults: [...item.faults, ...placed] };

@@ -39,14 +39,18 @@ export function readItem(sent: unknown, index: number, context: ItemContext): Su
 
 function checkItem(sent: unknown, index: number, context: ItemContext): SubmittedItem {
   const pointer = `/items/${index}`;
+  if (isPlain(sent)) return checkSound(sent, pointer, context);
   const crowded = crowdedMember(sent, pointer);
   if (crowded !== null) return { key: null, keySource: null, job: null, faults: [crowded] };
-  const { value: item, faults: shapeFaults } = isPlain(sent) ? { value: sent } : checkShape(itemSchema, sent, pointer);
-  if (shapeFaults !== undefined) return misshapen(sent, index, context, shapeFaults);
+  const { value: item, faults } = checkShape(itemSchema, sent, pointer);
+  return faults === undefined ? checkSound(item, pointer, context) : misshapen(sent, pointer, context, faults);
+}
 
+/** An item whose shape is right. */
+function checkSound(item: SentItem, pointer: string, context: ItemContext): SubmittedItem {
   const { defaults } = context;
   const faults: Fault[] = [];
-  const { body, keyIsWrong } = checkContent(item, index, context, faults, new Set());
+  const { body, keyIsWrong } = checkContent(item, pointer, context, faults, nothingWrong);
   const given = item.idempotency_key ?? null;
   const keySource: KeySource = given === null ? 'derived' : 'given';
   if (faults.length > 0) {
@@ -100,8 +104,7 @@ function isPlain(sent: unknown): sent is SentItem {
 }
 
 /** An item whose shape is wrong somewhere; one wrong field does not hide what is wrong with the others. */
-function misshapen(sent: unknown, index: number, context: ItemContext, shapeFaults: readonly Fault[]): SubmittedItem {
-  const pointer = `/items/${index}`;
+function misshapen(sent: unknown, pointer: string, context: ItemContext, shapeFaults: readonly Fault[]): SubmittedItem {
   const faults = shapeFaults.map((fault) =>
     fault.pointer === `${pointer}/idempotency_key` ? { ...fault, code: 'invalid_key' } : fault,
   );
@@ -111,10 +114,13 @@ function misshapen(sent: unknown, index: number, context: ItemContext, shapeFaul
   const wrong = new Set(faults.map((fault) => (fault.pointer ?? '').slice(pointer.length + 1).split('/', 1)[0]!));
   const sound = Object.fromEntries(Object.entries(sent).filter(([field]) => !wrong.has(field))) as SentItem;
   if (wrong.has('headers')) sound.headers = textsIn((sent as { headers: unknown }).headers);
-  checkContent(sound, index, context, faults, wrong);
+  checkContent(sound, pointer, context, faults, wrong);
   const judged = ['upstream', 'queue', 'cost', 'priority'].every((field) => !wrong.has(field));
   return judged ? { ...rejected, terms: termsOf(sound, pointer, context, faults) } : rejected;
 }
+
+const nothingWrong: ReadonlySet<string> = new Set();
+const requiredFields = ['upstream', 'path'] as const;
 
 /**
  * Faults beyond the shape, added to `faults`.
@@ -122,17 +128,16 @@ function misshapen(sent: unknown, index: number, context: ItemContext, shapeFaul
  */
 function checkContent(
   item: SentItem,
-  index: number,
+  pointer: string,
   context: ItemContext,
   faults: Fault[],
   wrong: ReadonlySet<string>,
 ): { readonly body: ReturnType<typeof readBody>; readonly keyIsWrong: boolean } {
-  const pointer = `/items/${index}`;
   const { defaults } = context;
   const blame = (field: string, code: string, message: string) =>
     faults.push({ pointer: `${pointer}/${field}`, code, message });
 
-  for (const field of ['upstream', 'path'] as const) {
+  for (const field of requiredFields) {
     if ((item[field] ?? defaults[field]) !== undefined || wrong.has(field)) continue;
     blame(field, 'required', 'is required, here or in defaults');
   }
@@ -142,7 +147,7 @@ function checkContent(
   const relative = headers === undefined ? [] : checkItemHeaders(headers, null);
   if (pathFault !== null) relative.unshift(pathFault);
   for (const fault of relative) faults.push({ ...fault, pointer: `${pointer}${fault.pointer ?? ''}` });
-  const body = wrong.has('body_text') ? null : readBody(item, index, context, faults);
+  const body = wrong.has('body_text') ? null : readBody(item, pointer, context, faults);
 
   const given = item.idempotency_key ?? null;
   const wrongKey = given === null ? null : keyFault(given);
@@ -202,13 +207,13 @@ export function prototypeFault(item: unknown, pointer: string): Fault | null {
 /** What goes out as the body: the item's, else the defaults', in one of two forms; null: none. */
 function readBody(
   item: SentItem,
-  index: number,
+  itemPointer: string,
   context: ItemContext,
   faults: Fault[],
 ): { readonly value: unknown; readonly isText: boolean } | null {
   const own = 'body' in item || 'body_text' in item;
   const source = own ? item : context.defaults;
-  const pointer = own ? `/items/${index}` : '/defaults';
+  const pointer = own ? itemPointer : '/defaults';
   const hasBody = 'body' in source;
   if ('body_text' in source) {
     if (hasBody) faults.push({ pointer, code: 'invalid', message: 'has both body and body_text; give one of them' });
@@ -220,7 +225,7 @@ function readBody(
   }
   if (!hasBody) return null;
   if (holdsLargeNumber(source.body)) {
-    for (const { path, token } of context.unsafeIn(own ? `items/${index}/body` : 'defaults/body')) {
+    for (const { path, token } of context.unsafeIn(`${pointer.slice(1)}/body`)) {
       faults.push({ pointer: jsonPointer(path), code: 'unsafe_number', message: unsafeMessage(token) });
     }
   }

@@ -5,23 +5,21 @@
  * element with its length before it.
  */
 
-/** Hex digits, all of the same number. */
-export function byteaArray(hexes: readonly string[]): Buffer {
-  return binaryArray(17, hexes);
+/** SHA-256 digests. */
+export function digestArray(hexes: readonly string[]): Buffer {
+  return Buffer.from(binaryArray(17, 32, hexes), 'hex');
 }
 
 export function uuidArray(ids: readonly string[]): Buffer {
-  return binaryArray(
-    2950,
-    ids.map((id) => id.replaceAll('-', '')),
-  );
+  return Buffer.from(binaryArray(2950, 16, ids).replaceAll('-', ''), 'hex');
 }
 
-function binaryArray(elementType: number, hexes: readonly string[]): Buffer {
-  if (hexes.length === 0) return Buffer.from(`${int32(0)}${int32(0)}${int32(elementType)}`, 'hex');
-  const head = `${int32(1)}${int32(0)}${int32(elementType)}${int32(hexes.length)}${int32(1)}`;
-  const length = int32(hexes[0]!.length / 2);
-  return Buffer.from(`${head}${length}${hexes.join(length)}`, 'hex');
+/** In hex. @param elementLength in bytes */
+function binaryArray(elementType: number, elementLength: number, elements: readonly string[]): string {
+  if (elements.length === 0) return `${int32(0)}${int32(0)}${int32(elementType)}`;
+  const head = `${int32(1)}${int32(0)}${int32(elementType)}${int32(elements.length)}${int32(1)}`;
+  const length = int32(elementLength);
+  return `${head}${length}${elements.join(length)}`;
 }
 
 function int32(value: number): string {

@@ -10,7 +10,7 @@ import { firstOfEachKey, type KeyVerdict, type KnownKey, keyVerdicts } from '../
 import type { SubmittedItem } from '../domain/submission.ts';
 import { systemClock } from '../system/clock.ts';
 import { arrayLiteral } from './array-literal.ts';
-import { byteaArray, uuidArray } from './binary-array.ts';
+import { digestArray, uuidArray } from './binary-array.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
 import type { TransactionClient } from './transaction.ts';
 
@@ -39,14 +39,12 @@ export async function takeKeys(
     jobIds[position] = ids[nth]!;
   });
   const keys = [...firstOf.keys()].sort();
-  const taken = await insertNewKeys(
-    client,
-    tenant,
-    keys.map((key) => {
-      const position = firstOf.get(key)!;
-      return { key, fingerprint: keyed[position]!.fingerprint, jobId: jobIds[position]! };
-    }),
-  );
+  const positions = keys.map((key) => firstOf.get(key)!);
+  const taken = await insertNewKeys(client, tenant, {
+    keys,
+    fingerprints: positions.map((position) => keyed[position]!.fingerprint),
+    jobIds: positions.map((position) => jobIds[position]!),
+  });
   if (taken === items.length) return { verdicts: items.map(() => accepted), jobIds };
   const onlyAsked = keyed.flatMap((item) => (item === null || firstOf.has(item.key) ? [] : [item.key]));
   if (taken === keys.length && onlyAsked.length === 0) {
@@ -54,7 +52,7 @@ export async function takeKeys(
   }
 
   const known = await readKnownKeys(client, tenant, [
-    ...keys.map((key) => [key, jobIds[firstOf.get(key)!]!] as const),
+    ...keys.map((key, nth) => [key, jobIds[positions[nth]!]!] as const),
     ...[...new Set(onlyAsked)].map((key) => [key, null] as const),
   ]);
   const knownFirsts = keys.filter((key) => known.has(key)).length;
@@ -80,7 +78,7 @@ function ascendingIds(count: number): string[] {
 async function insertNewKeys(
   client: TransactionClient,
   tenant: string,
-  keys: ReadonlyArray<{ readonly key: string; readonly fingerprint: string; readonly jobId: string }>,
+  { keys, fingerprints, jobIds }: Readonly<Record<'keys' | 'fingerprints' | 'jobIds', readonly string[]>>,
 ): Promise<number> {
   if (keys.length === 0) return 0;
   const [row] = await client.query<{ taken: number }>(
@@ -90,12 +88,7 @@ async function insertNewKeys(
          from unnest($2::text[], $3::bytea[], $4::uuid[]) u (key, fingerprint, job_id)
            on conflict (tenant, key) do nothing returning 1)
      select count(*)::int as taken from taken`,
-    [
-      tenant,
-      arrayLiteral(keys.map(({ key }) => key)),
-      byteaArray(keys.map(({ fingerprint }) => fingerprint)),
-      uuidArray(keys.map(({ jobId }) => jobId)),
-    ],
+    [tenant, arrayLiteral(keys), digestArray(fingerprints), uuidArray(jobIds)],
     'take-keys',
   );
   return row!.taken;

@@ -4,7 +4,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import t from 'tap';
 import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from '../../src/postgres/array-literal.ts';
-import { byteaArray, uuidArray } from '../../src/postgres/binary-array.ts';
+import { digestArray, uuidArray } from '../../src/postgres/binary-array.ts';
 import { createTestDatabase } from '../support/database.ts';
 
 t.test('property: text comes back as it was, with quotes, backslashes, controls and words of the syntax', async (t) => {
@@ -55,7 +55,7 @@ t.test('what is sent in binary form is what its text would be', async (t) => {
     const hashes = ids.map((id) => createHash('sha256').update(id).digest('hex'));
     const [row] = await database.query<{ ids: string[]; hashes: string[] }>(
       `select $1::uuid[] as ids, array(select encode(h, 'hex') from unnest($2::bytea[]) with ordinality u(h, place) order by place) as hashes`,
-      [uuidArray(ids), byteaArray(hashes)],
+      [uuidArray(ids), digestArray(hashes)],
     );
     t.same(row, { ids, hashes }, `${count} elements`);
   }

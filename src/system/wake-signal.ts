@@ -4,6 +4,8 @@
  */
 import type { Clock } from './clock.ts';
 
+const woken = 'woken';
+
 export class WakeSignal {
   readonly #clock: Clock;
   #set = false;
@@ -16,7 +18,8 @@ export class WakeSignal {
   /** Ends the wait that is going on, or the next one. */
   set(): void {
     this.#set = true;
-    this.#cut?.abort();
+    // With a reason of its own: the usual one is an error with a stack, made each time for nobody.
+    this.#cut?.abort(woken);
   }
 
   /** Waits `ms` milliseconds (Infinity: until set), or until set; takes the signal. */

@@ -14,7 +14,7 @@ export const batchActivityFunction = {
 -- own_active: one that it has brought itself runs, or will by itself.
 create or replace function sluice.batch_activity(p_ids uuid[], p_most_unfinished int, p_most_items int)
 returns table (id uuid, unfinished boolean, own_active boolean) language plpgsql stable
-set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_unfinished int;

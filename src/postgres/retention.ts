@@ -53,6 +53,11 @@ interface Work {
   readonly over: boolean;
 }
 
+/** A step looks up a bounded number of rows, in tables of any size and whatever the planner believes of them. */
+const onlyLookUps = ['seqscan', 'hashjoin', 'mergejoin']
+  .map((name) => `set_config('enable_${name}', 'off', true)`)
+  .join(', ');
+
 /** Any fixed number; held by the process that steps. */
 const stepLock = 7305004;
 
@@ -65,7 +70,7 @@ export async function retainOnce(
 ): Promise<RetentionStep> {
   const work = await inTransaction(database, async (client) => {
     const [lock] = await client.query<{ got: boolean }>(
-      `select pg_try_advisory_xact_lock($1) as got, set_config('synchronous_commit', 'off', true)`,
+      `select pg_try_advisory_xact_lock($1) as got, set_config('synchronous_commit', 'off', true), ${onlyLookUps}`,
       [stepLock],
       'begin-retention-step',
     );

@@ -23,6 +23,11 @@ export class DefinitionStore {
     return this.#cached?.version === version ? this.#cached : this.#reload(version);
   }
 
+  /** As they were when they were last read, here: for whom it is enough to be told later that they have changed. Throws DatabaseUnavailableError. */
+  async lastKnown(): Promise<Definitions> {
+    return this.#cached ?? this.current();
+  }
+
   /** As they were at this version or later: from memory where that is new enough. Throws DatabaseUnavailableError. */
   async atLeast(version: number): Promise<Definitions> {
     return this.#cached !== undefined && this.#cached.version >= version ? this.#cached : this.#reload(version);

@@ -209,11 +209,13 @@ class Intake {
     if (!held) throw mismatch(`the batch was ended with ${stored} lines, and this stream has more`);
     const items = lines.map((line) => line.item());
     for (let tries = 1; ; tries += 1) {
-      const check = createDefinitionCheck(await definitions.current());
+      const known = await (tries === 1 ? definitions.lastKnown() : definitions.current());
+      const check = createDefinitionCheck(known);
       const appended = await appendToBatch(database, {
         batchId,
         tenant,
         correlationId,
+        definitionsVersion: known.version,
         holder,
         holdSeconds,
         first,
@@ -221,6 +223,7 @@ class Intake {
         lines: lines.map(({ sha256 }) => sha256),
       });
       if (appended.kind === 'appended') {
+        this.#deps.workCame?.();
         this.#storedMs = this.#deps.clock.monotonicMs();
         this.#give(appended.items);
         return;

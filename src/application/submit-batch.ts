@@ -13,7 +13,9 @@ import { readReplay } from '../postgres/read-replay.ts';
 
 export interface SubmitDependencies {
   readonly database: Database;
-  readonly definitions: { current(): Promise<Definitions> };
+  readonly definitions: { current(): Promise<Definitions>; lastKnown(): Promise<Definitions> };
+  /** Told as soon as jobs are stored: the worker of this process need not wait to hear it from PostgreSQL. */
+  readonly workCame?: (() => void) | undefined;
 }
 
 /** Definitions can change between the check and the store; a change is rare, so a few tries are many. */
@@ -24,7 +26,7 @@ export const maxTries = 5;
  * DatabaseUnavailableError where PostgreSQL is away: then nobody knows whether it is stored, and sending it again tells.
  */
 export async function submitBatch(
-  { database, definitions }: SubmitDependencies,
+  { database, definitions, workCame }: SubmitDependencies,
   tenant: string,
   { correlationId, items }: Submission,
   requestKey: RequestKey | null,
@@ -32,10 +34,16 @@ export async function submitBatch(
   for (let tries = 1; ; tries++) {
     const first = requestKey === null ? null : await findReplay(database, tenant, requestKey);
     if (first !== null) return { batch: first, replayed: true };
-    const check = createDefinitionCheck(await definitions.current());
+    // The store says where they are others by now, so that they need not be asked for each time.
+    const known = await (tries === 1 ? definitions.lastKnown() : definitions.current());
+    const check = createDefinitionCheck(known);
     const checked = items.map((item, index) => check(item, `/items/${index}`));
-    const inserted = await insertBatch(database, { tenant, correlationId, requestKey, items: checked });
-    if (inserted.kind === 'inserted') return { batch: inserted.batch, replayed: false };
+    const batch = { tenant, correlationId, requestKey, definitionsVersion: known.version, items: checked };
+    const inserted = await insertBatch(database, batch);
+    if (inserted.kind === 'inserted') {
+      workCame?.();
+      return { batch: inserted.batch, replayed: false };
+    }
     if (tries === maxTries) {
       throw new ProblemError('not_ready', 'the definitions keep changing; try again', { retryAfterSeconds: 1 });
     }

@@ -9,13 +9,15 @@
 import type { ItemVerdict, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
 import { holdsNewItems } from './fuses.ts';
-import { countVerdicts, NothingStored, storeItems } from './insert-batch.ts';
+import { countVerdicts, intakeTransaction, NothingStored, storeItems } from './insert-batch.ts';
 import { inTransaction } from './transaction.ts';
 
 export interface ChunkToAppend {
   readonly batchId: string;
   readonly tenant: string;
   readonly correlationId: string | null;
+  /** As of a whole batch (insert-batch.ts). */
+  readonly definitionsVersion: number | null;
   readonly holder: string;
   /** How long the stream is held on from now. */
   readonly holdSeconds: number;
@@ -28,8 +30,8 @@ export interface ChunkToAppend {
 
 /** Why nothing was stored. */
 export type NotAppended =
-  /** A queue or upstream that an acceptable item names is not defined (any more). */
-  | 'undefined_lane_group'
+  /** Other definitions are in force than those it was checked against, or they do not have a queue or upstream. */
+  | 'definitions_changed'
   /** The batch was called off. */
   | 'cancelled'
   /** Another stream holds it, or it is ended. */
@@ -41,12 +43,13 @@ export type AppendedChunk =
 
 /** Stores the chunk and says what became of each item; durable when it returns. */
 export async function appendToBatch(database: Database, chunk: ChunkToAppend): Promise<AppendedChunk> {
-  const { batchId, tenant, correlationId, first, items, lines } = chunk;
+  const { batchId, tenant, correlationId, definitionsVersion, first, items, lines } = chunk;
+  const place = { batchId, tenant, correlationId, definitionsVersion, first, lines };
   try {
     const stored = await inTransaction(
       database,
       (client) =>
-        storeItems(client, { batchId, tenant, correlationId, first, lines }, items, async (verdicts) => {
+        storeItems(client, place, items, async (verdicts) => {
           const counts = countVerdicts(verdicts);
           const [row] = await client.query<{ cancelled: boolean; grown: boolean }>(
             growText,
@@ -68,7 +71,7 @@ export async function appendToBatch(database: Database, chunk: ChunkToAppend): P
           // By a statement that begins under the lock of the batch's row: who moves its jobs waits for that (fuses.ts).
           return holdsNewItems(client, batchId);
         }),
-      { before: 'intake.before_commit', after: 'intake.after_commit' },
+      intakeTransaction,
     );
     return { kind: 'appended', items: stored };
   } catch (error) {

@@ -111,6 +111,8 @@ export function openDatabase({
   const pool = new pg.Pool({
     ...sessionOptions(connectionString, applicationName, limits),
     max,
+    // A statement goes out at once, also behind one whose answer is still on its way (transaction.ts).
+    pipeline: true,
     connectionTimeoutMillis: limits.turnMs,
     Client: PromptClient as unknown as new () => pg.ClientBase,
   });

@@ -99,7 +99,7 @@ export async function insertBatchRows(
     verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
   );
   const { parameters } = countJobs(accepted) === acceptable.count ? acceptable : writeJobs(accepted);
-  const [result] = await client.query<{ parked: string[] | null }>(
+  const [result] = await client.last<{ parked: string[] | null }>(
     insertText,
     [
       batch.batchId,

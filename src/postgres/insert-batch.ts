@@ -1,12 +1,14 @@
 /**
- * Intake: all of a batch in one transaction, in a fixed number of statements whatever its size. The order of the steps is the
- * lock order of all intakes: groups (definitions' lock, shared), keys, the batch row, lanes.
+ * Intake: all of a batch in one transaction, in a fixed number of statements whatever its size, and few round trips: what does
+ * not need an answer goes out with what gives it. The order of the steps is the lock order of all intakes: definitions' lock
+ * (shared), keys, lanes, groups and lanes that are made; the batch's row before these last, or after the lanes.
  *
  * Invariants: a key is taken and its job is there in the same commit, or neither; of concurrent batches with one key exactly
  * one accepts it, the others wait for its commit and find the key known; keys go in sorted, so that two batches never wait
  * for each other in a ring; verdicts are matched by key, never by the order of rows; a number of `job_seq` is taken only for
  * an accepted item, in their order.
  */
+import pg from 'pg';
 import { v7 as newId } from 'uuid';
 import type { Fault } from '../domain/errors.ts';
 import type { KeyVerdict } from '../domain/idempotency.ts';
@@ -14,15 +16,17 @@ import type { Verdict } from '../domain/job.ts';
 import type { BatchVerdict, ItemVerdict, RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
 import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace, writeJobs } from './insert-batch-rows.ts';
-import { ensureLaneGroups } from './lane-groups.ts';
-import { ensureLanes, laneName } from './lanes.ts';
+import { groupsUnderLock, openIntake } from './lane-groups.ts';
+import { ensureLanes, type LanePath, type LockedLane, laneName, lockLanes } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
-import { inTransaction, type TransactionClient } from './transaction.ts';
+import { inTransaction, type TransactionClient, type TransactionOptions } from './transaction.ts';
 
 export interface BatchToInsert {
   readonly tenant: string;
   readonly correlationId: string | null;
   readonly requestKey: RequestKey | null;
+  /** The definitions that the items were checked against: under others nothing is stored. null: whatever is in force. */
+  readonly definitionsVersion: number | null;
   /** In order. An item without a job, or with faults, cannot be accepted; with a job it may still be a duplicate. */
   readonly items: readonly SubmittedItem[];
 }
@@ -31,22 +35,26 @@ export type InsertedBatch =
   | { readonly kind: 'inserted'; readonly batch: BatchVerdict }
   /** Another request took the request key first. Nothing was stored. */
   | { readonly kind: 'request_key_taken' }
-  /** A queue or upstream that an acceptable item names is not defined (any more). Nothing was stored. */
-  | { readonly kind: 'undefined_lane_group' };
+  /** Other definitions are in force than those it was checked against, or they do not have a queue or upstream. Nothing was stored. */
+  | { readonly kind: 'definitions_changed' };
 
 /** Stores the batch and says what became of each item; durable when it returns. */
 export async function insertBatch(database: Database, batch: BatchToInsert): Promise<InsertedBatch> {
   try {
-    const inserted = await inTransaction(database, (client) => insertAll(client, batch), {
-      before: 'intake.before_commit',
-      after: 'intake.after_commit',
-    });
+    const inserted = await inTransaction(database, (client) => insertAll(client, batch), intakeTransaction);
     return { kind: 'inserted', batch: inserted };
   } catch (error) {
-    if (error instanceof NothingStored) return { kind: error.kind as 'request_key_taken' | 'undefined_lane_group' };
+    if (error instanceof NothingStored) return { kind: error.kind as 'request_key_taken' | 'definitions_changed' };
     throw error;
   }
 }
+
+/** Of `storeItems`. */
+export const intakeTransaction = {
+  opening: openIntake,
+  before: 'intake.before_commit',
+  after: 'intake.after_commit',
+} as const satisfies TransactionOptions;
 
 /** Rolls back. */
 export class NothingStored<Kind extends string> extends Error {
@@ -58,37 +66,46 @@ export class NothingStored<Kind extends string> extends Error {
 }
 
 async function insertAll(client: TransactionClient, batch: BatchToInsert): Promise<BatchVerdict> {
-  const { tenant, correlationId, items } = batch;
+  const { tenant, correlationId, items, definitionsVersion } = batch;
   const batchId = newId();
-  let createdAt: Date | undefined;
-  const place = { batchId, tenant, correlationId, first: 0, lines: null };
-  const verdicts = await storeItems(client, place, items, async (decided) => {
-    createdAt = await insertBatchRow(client, batchId, batch, decided);
+  let creating: Promise<Date> | undefined;
+  const place = { batchId, tenant, correlationId, definitionsVersion, first: 0, lines: null };
+  const storing = storeItems(client, place, items, (decided) => {
+    creating = insertBatchRow(client, batchId, batch, decided);
+    creating.catch(() => undefined);
     return false;
   });
-  return { batchId, createdAt: createdAt!, correlationId, items: verdicts };
+  // Where the row is refused, so is all that went out behind it; what is thrown is its own error.
+  const verdicts = await storing.catch((error: unknown) =>
+    (creating ?? Promise.reject(error)).then(() => Promise.reject(error)),
+  );
+  return { batchId, createdAt: await creating!, correlationId, items: verdicts };
 }
 
 /**
  * Takes the items' keys, makes their jobs and stores their rows; all of an intake that is the same for a new batch and for
- * one that grows. Throws NothingStored `undefined_lane_group`.
+ * one that grows. Throws NothingStored `definitions_changed`.
  * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order. Gives
- *   whether a fuse holds the batch
+ *   whether a fuse holds the batch; at once where that needs no answer, and then a row that cannot be had must be an error of
+ *   the database, since the rest and the COMMIT go out behind it
  */
 export async function storeItems(
   client: TransactionClient,
-  place: RowsPlace,
+  place: RowsPlace & Pick<BatchToInsert, 'definitionsVersion'>,
   items: readonly SubmittedItem[],
-  writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<boolean>,
+  writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<boolean> | boolean,
 ): Promise<ItemVerdict[]> {
   const { tenant, first } = place;
-  const groups = await findGroups(client, items);
+  // All of it goes out together, and before the work that needs no answer: most items are accepted, in lanes that are there.
+  const grouping = findGroups(client, items, place.definitionsVersion);
   const taking = takeKeys(client, tenant, items);
-  // While the database is at it: mostly all are accepted that can be.
+  const locking = lockLanes(client, tenant, lanesOf(items));
+  client.flush();
   const acceptable = writeJobs(items.map(({ job, faults }) => (faults.length === 0 ? job : null)));
-  const taken = await taking;
-  const held = await writeBatchRow(taken.verdicts);
-  const laneIds = await findLanes(client, tenant, items, taken, groups);
+  const [groups, taken, lanes] = await Promise.all([grouping, taking, locking, client.begun]);
+  const writing = writeBatchRow(taken.verdicts);
+  const laneIds = await findLanes(client, tenant, items, taken, groups, lanes);
+  const held = typeof writing === 'boolean' ? writing : await writing;
   const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
   const parked = await insertBatchRows(client, place, rows, acceptable, held);
   return rows.map((row, at) => toVerdict(row, first + at, parked));
@@ -108,11 +125,10 @@ async function insertBatchRow(
   verdicts: readonly KeyVerdict[],
 ): Promise<Date> {
   const counts = countVerdicts(verdicts);
-  const [row] = await client.query<{ created_at: Date }>(
+  const inserting = client.query<{ created_at: Date }>(
     `insert into sluice.batches (id, tenant, correlation_id, request_key, request_fingerprint,
                                  total, accepted, duplicate, conflict, rejected)
      values ($1, $2, $3, $4, decode($5, 'hex'), $6, $7, $8, $9, $10)
-         on conflict (tenant, request_key) where request_key is not null do nothing
      returning created_at`,
     [
       batchId,
@@ -128,13 +144,24 @@ async function insertBatchRow(
     ],
     'insert-batch',
   );
-  // A twin that was first: the insert has waited for its commit.
-  if (row === undefined) throw new NothingStored('request_key_taken');
-  return row.created_at;
+  const [row] = await inserting.catch((error: unknown) => {
+    // A twin that was first: the insert has waited for its commit.
+    if (isTakenRequestKey(error)) throw new NothingStored('request_key_taken');
+    throw error;
+  });
+  return row!.created_at;
+}
+
+function isTakenRequestKey(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === 'batches_request_key';
 }
 
 /** Ids of the groups that acceptable items go to, by queue and upstream. */
-async function findGroups(client: TransactionClient, items: readonly SubmittedItem[]): Promise<Map<string, number>> {
+async function findGroups(
+  client: TransactionClient,
+  items: readonly SubmittedItem[],
+  checkedVersion: number | null,
+): Promise<Map<string, number>> {
   const keys = new Map<string, { queue: string; upstream: string }>();
   let before: RequestedJob | null = null;
   for (const { job, faults } of items) {
@@ -142,12 +169,13 @@ async function findGroups(client: TransactionClient, items: readonly SubmittedIt
     keys.set(groupName(job), { queue: job.queue, upstream: job.upstream });
     before = job;
   }
-  if (keys.size === 0) return new Map();
-  const ids = await ensureLaneGroups(client, [...keys.values()]);
+  const { version, ids } = await groupsUnderLock(client, [...keys.values()]);
+  // Also where all is refused: it may be right under the others.
+  if (checkedVersion !== null && version !== checkedVersion) throw new NothingStored('definitions_changed');
   return new Map(
     [...keys.keys()].map((name, place) => {
       const id = ids[place];
-      if (id === null || id === undefined) throw new NothingStored('undefined_lane_group');
+      if (id === null || id === undefined) throw new NothingStored('definitions_changed');
       return [name, id];
     }),
   );
@@ -168,6 +196,20 @@ function groupName({ queue, upstream }: { readonly queue: string; readonly upstr
   return `${queue}/${upstream}`;
 }
 
+/** Where acceptable items go. */
+function lanesOf(items: readonly SubmittedItem[]): LanePath[] {
+  const lanes = new Map<string, LanePath>();
+  let before: RequestedJob | null = null;
+  for (const { job, faults } of items) {
+    if (job === null || faults.length > 0 || isOfSameLane(job, before)) continue;
+    const { queue, upstream } = job;
+    const partitionKey = job.partitionKey ?? '';
+    lanes.set(`${groupName(job)}/${partitionKey}`, { queue, upstream, partitionKey });
+    before = job;
+  }
+  return [...lanes.values()];
+}
+
 /** The lane of each accepted item, made where missing and locked; null for the others. */
 async function findLanes(
   client: TransactionClient,
@@ -175,6 +217,7 @@ async function findLanes(
   items: readonly SubmittedItem[],
   { verdicts }: TakenKeys,
   groups: ReadonlyMap<string, number>,
+  locked: readonly LockedLane[],
 ): Promise<Array<number | null>> {
   const keys: Array<{ groupId: number; partitionKey: string }> = [];
   const places = new Map<string, number>();
@@ -192,7 +235,10 @@ async function findLanes(
     return place;
   });
   if (keys.length === 0) return placeOf;
-  const ids = await ensureLanes(client, tenant, keys);
+  const known = new Map(locked.map((lane) => [laneName(lane), lane.id]));
+  const ids = keys.every((key) => known.has(laneName(key)))
+    ? keys.map((key) => known.get(laneName(key))!)
+    : await ensureLanes(client, tenant, keys);
   return placeOf.map((place) => (place === null ? null : ids[place]!));
 }
 

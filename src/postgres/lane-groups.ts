@@ -9,6 +9,24 @@ import type { TransactionClient } from './transaction.ts';
 /** Advisory lock: claims and intake hold it shared, a change of definitions holds it alone. */
 export const definitionsLock = 7_305_001;
 
+const share = `select pg_advisory_xact_lock_shared(${definitionsLock})`;
+
+/**
+ * Takes the definitions' lock in its shared form until the transaction ends, and marks the transaction as an intake's: for
+ * what goes out with its BEGIN and must not be done without it (`ofThisIntake`). Its statements are planned once for a
+ * connection and not again for each batch, which for a small one is a third of their cost. A plan that lasts must not believe that a table is as
+ * small as it was: all that is looked up is looked up by an index.
+ */
+export const openIntake = {
+  text: `${share}, set_config('sluice.intake', 'open', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+    set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`,
+  name: 'open-intake',
+} as const;
+
+/** Whether `openIntake` was run in the same transaction. */
+export const ofThisIntake = `current_setting('sluice.intake', true) = 'open'`;
+
 /** What the definitions say of the group `g`; `paused_by` is null where it is not paused. One row, always. */
 const coverage = `
   select coalesce((select q.definition->>'ordering' = 'fifo' from sluice.queues q where q.name = g.queue), false) as fifo,
@@ -93,22 +111,34 @@ export async function refreshLaneGroups(client: TransactionClient, touchedLimits
 export async function ensureLaneGroups(
   client: TransactionClient,
   keys: readonly LaneGroupKey[],
-): Promise<(number | null)[]> {
-  await client.query('select pg_advisory_xact_lock_shared($1)', [definitionsLock], 'share-definitions');
+): Promise<readonly (number | null)[]> {
+  await client.query(share, [], 'share-definitions');
+  return (await groupsUnderLock(client, keys)).ids;
+}
+
+/** The same under the lock that the caller has taken (`openIntake`), and the version of the definitions. */
+export async function groupsUnderLock(
+  client: TransactionClient,
+  keys: readonly LaneGroupKey[],
+): Promise<{ readonly version: number; readonly ids: readonly (number | null)[] }> {
   const values = [keys.map((key) => key.queue), keys.map((key) => key.upstream)];
-  const known = await client.query<{ id: number | null; defined: boolean }>(
-    `select g.id,
+  const rows = await client.query<{ version: number; place: number | null; id: number | null; defined: boolean }>(
+    `select v.version, k.place, g.id,
             exists (select 1 from sluice.queues q where q.name = k.queue)
               and exists (select 1 from sluice.upstreams u where u.name = k.upstream) as defined
-       from unnest($1::text[], $2::text[]) with ordinality k (queue, upstream, place)
+       from sluice.definition_version v
+       left join unnest($1::text[], $2::text[]) with ordinality k (queue, upstream, place) on true
        left join sluice.lane_groups g on g.queue = k.queue and g.upstream = k.upstream
       order by k.place`,
     values,
     'find-lane-groups',
   );
+  const { version } = rows[0]!;
+  const known = rows.filter(({ place }) => place !== null);
   if (known.every(({ id, defined }) => id !== null || !defined)) {
-    return known.map(({ id, defined }) => (defined ? id : null));
+    return { version, ids: known.map(({ id, defined }) => (defined ? id : null)) };
   }
+  await client.begun;
   // Sorted, so that two intakes that make the same groups never wait for each other in a ring.
   await client.query(
     `insert into sluice.lane_groups (queue, upstream, fifo, shared_limits, partition_limits, counted, next_at, closed_by, closed_name)
@@ -120,5 +150,5 @@ export async function ensureLaneGroups(
          on conflict (queue, upstream) do nothing`,
     values,
   );
-  return ensureLaneGroups(client, keys);
+  return groupsUnderLock(client, keys);
 }

@@ -12,6 +12,42 @@ export interface LaneKey {
   readonly partitionKey: string;
 }
 
+/** The same before the id of its group is known. */
+export interface LanePath {
+  readonly queue: string;
+  readonly upstream: string;
+  readonly partitionKey: string;
+}
+
+export interface LockedLane extends LaneKey {
+  readonly id: number;
+}
+
+/** Locks those of these lanes that are there. */
+export async function lockLanes(
+  client: TransactionClient,
+  tenant: string,
+  paths: readonly LanePath[],
+): Promise<LockedLane[]> {
+  if (paths.length === 0) return [];
+  const rows = await client.query<LaneRow>(
+    `select l.id, l.group_id, l.partition_key
+       from unnest($2::text[], $3::text[], $4::text[]) k (queue, upstream, partition_key)
+       join sluice.lane_groups g on g.queue = k.queue and g.upstream = k.upstream
+       join sluice.lanes l on l.group_id = g.id and l.partition_key = k.partition_key and l.tenant = $1
+      order by l.id
+        for key share of l`,
+    [
+      tenant,
+      paths.map(({ queue }) => queue),
+      paths.map(({ upstream }) => upstream),
+      paths.map(({ partitionKey }) => partitionKey),
+    ],
+    'lock-lanes',
+  );
+  return rows.map((row) => ({ id: row.id, groupId: row.group_id, partitionKey: row.partition_key }));
+}
+
 const find = `
   select l.id, l.group_id, l.partition_key
     from unnest($2::int[], $3::text[]) k (group_id, partition_key)

@@ -12,6 +12,7 @@ import { systemClock } from '../system/clock.ts';
 import { arrayLiteral } from './array-literal.ts';
 import { digestArray, uuidArray } from './binary-array.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
+import { ofThisIntake } from './lane-groups.ts';
 import type { TransactionClient } from './transaction.ts';
 
 /** A verdict per item, and the ids of the jobs to make (null where none is to be made). */
@@ -21,7 +22,7 @@ export interface TakenKeys {
 }
 
 /**
- * Takes the keys of all items that can be accepted, for new jobs. Nothing else may be stored under them before the
+ * Takes the keys of all items that can be accepted, for new jobs, in a transaction with `openIntake`. Nothing else may be stored under them before the
  * transaction ends. The first statement is on its way when this returns its promise.
  */
 export async function takeKeys(
@@ -86,6 +87,7 @@ async function insertNewKeys(
        insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)
        select $1, u.key, u.fingerprint, u.job_id
          from unnest($2::text[], $3::bytea[], $4::uuid[]) u (key, fingerprint, job_id)
+        where ${ofThisIntake}
            on conflict (tenant, key) do nothing returning 1)
      select count(*)::int as taken from taken`,
     [tenant, arrayLiteral(keys), digestArray(fingerprints), uuidArray(jobIds)],

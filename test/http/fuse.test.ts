@@ -240,7 +240,8 @@ t.test('a stream that goes on after the fuse has blown is taken, and held as it 
   const { batchId } = await beginStream(database, { ...stream, holdSeconds: 3_600 });
   const append = async (first: number, items: readonly object[]) => {
     const lines = items.map((_, at) => String(first + at).padStart(64, '0'));
-    const chunk = { batchId, tenant: 'default', correlationId: null, holder, holdSeconds: 3_600, first, lines };
+    const place = { batchId, tenant: 'default', correlationId: null, definitionsVersion: null, first, lines };
+    const chunk = { ...place, holder, holdSeconds: 3_600 };
     const appended = await appendToBatch(database, { ...chunk, items: submissionOf(items).items });
     return appended.kind === 'appended' ? appended.items.map(({ jobState }) => jobState) : appended.kind;
   };

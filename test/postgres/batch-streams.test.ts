@@ -30,6 +30,7 @@ function append({ database }: Intake, batchId: string, holder: string, first: nu
     batchId,
     tenant,
     correlationId: 'c',
+    definitionsVersion: null,
     holder,
     holdSeconds: hour,
     first,
@@ -121,7 +122,7 @@ t.test('a chunk for an upstream that is gone is not stored', async (t) => {
   const holder = randomUUID();
   const { batchId } = await begin(intake, holder);
   await intake.database.query(`delete from sluice.upstreams`);
-  t.same(await append(intake, batchId, holder, 0, ['a']), { kind: 'undefined_lane_group' });
+  t.same(await append(intake, batchId, holder, 0, ['a']), { kind: 'definitions_changed' });
   t.equal(await intake.count('idempotency_keys'), 0);
 });
 

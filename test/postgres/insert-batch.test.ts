@@ -23,7 +23,7 @@ function insert(
     requestKey = null,
   }: { tenant?: string; requestKey?: { key: string; fingerprint: string } | null } = {},
 ) {
-  return insertBatch(database, { tenant, requestKey, ...submissionOf(items) });
+  return insertBatch(database, { tenant, requestKey, definitionsVersion: null, ...submissionOf(items) });
 }
 
 async function verdictsOf(database: Database, items: readonly unknown[], tenant = 'default') {
@@ -249,7 +249,7 @@ t.test('an undefined upstream at the time of the store leaves nothing', async (t
     { idempotency_key: 'k', upstream: 'gone' },
     { idempotency_key: 'l' },
   ]);
-  t.equal(inserted.kind, 'undefined_lane_group');
+  t.equal(inserted.kind, 'definitions_changed');
   t.same(
     await totals(intake),
     tables.map(() => 0),

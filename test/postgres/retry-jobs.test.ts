@@ -222,7 +222,14 @@ t.test('a key that was forgotten is taken again; where another job has it, the o
     { idempotency_key: 'mine', body: { amount: 5 }, headers: { 'X-A': 'b' } },
     { idempotency_key: 'theirs', body_text: 'as it is' },
   ]);
-  const intake = () => insertBatch(store.database, { tenant: 'default', correlationId: null, requestKey: null, items });
+  const intake = () =>
+    insertBatch(store.database, {
+      tenant: 'default',
+      correlationId: null,
+      requestKey: null,
+      definitionsVersion: null,
+      items,
+    });
   await intake();
   const jobs = await store.claimAll(10);
   await store.settle(jobs, failed);

@@ -110,6 +110,7 @@ async function start(
     clock,
     database: shareOf(database, mostOfRequests(config.poolMax)),
     definitions,
+    workCame: () => worker?.wake(),
     secrets: config.secrets,
     keyRetentionDays: config.keyRetentionDays,
     adminKey: config.adminKey,

@@ -52,6 +52,8 @@ export interface AppDependencies {
   readonly definitions: DefinitionStore;
   /** Environment variables that headers of upstreams may use. */
   readonly secrets: ReadonlySet<string>;
+  /** Told as soon as jobs are stored. */
+  readonly workCame?: (() => void) | undefined;
   /** How long a key is kept after its job's end, in days. */
   readonly keyRetentionDays: number;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */

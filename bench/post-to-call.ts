@@ -1,35 +1,48 @@
 /** How long a job takes from its POST to its call's arrival at the upstream, one job at a time. */
-import { SluiceClient } from '../src/client/index.ts';
+import { Agent, request } from 'undici';
 import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 
 const arrivesWithinMs = 10_000;
-const pollMs = 2;
+/** Pause before the next one: all have gone to sleep again, and what follows a call (its outcome) is over. As with the peers. */
+const shortestPauseMs = 10;
+const longestPauseMs = 20;
 
 /**
- * Milliseconds, ascending, of one POST per item. Both ends read the wall clock of one machine, in whole milliseconds: a
- * figure may be one too large or too small.
+ * Milliseconds, ascending, of one POST per item: from before it is written to when the upstream has read the head of the call,
+ * by the one monotonic clock of the machine. Nobody asks the upstream anything meanwhile.
  */
 export async function postToCallMs(
   serviceUrl: string,
   upstream: UpstreamProcess,
   items: ReadonlyArray<{ readonly idempotency_key: string }>,
 ): Promise<number[]> {
-  const api = new SluiceClient({ baseUrl: serviceUrl });
-  const sentAt = new Map<string, number>();
+  const dispatcher = new Agent({ connections: 1, pipelining: 1 });
+  const sentMs = new Map<string, number>();
+  let calls = await upstream.count();
   for (const item of items) {
-    const before = await upstream.count();
-    const now = clock.wallMs();
-    sentAt.set(item.idempotency_key, now);
-    await api.call('POST', '/v1/batches', { body: { defaults: { upstream: 'api', path: '/charges' }, items: [item] } });
-    while ((await upstream.count()) === before) {
-      if (clock.wallMs() - now > arrivesWithinMs) throw new Error(`${item.idempotency_key} did not arrive in time`);
-      await clock.sleep(pollMs);
-    }
+    const body = JSON.stringify({ defaults: { upstream: 'api', path: '/charges' }, items: [item] });
+    const now = clock.monotonicMs();
+    sentMs.set(item.idempotency_key, now);
+    const answer = await request(`${serviceUrl}/v1/batches`, {
+      dispatcher,
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body,
+    });
+    const text = await answer.body.text();
+    if (answer.statusCode !== 202) throw new Error(`the POST was answered ${answer.statusCode}: ${text}`);
+    do {
+      if (clock.monotonicMs() - now > arrivesWithinMs)
+        throw new Error(`${item.idempotency_key} did not arrive in time`);
+      await clock.sleep(shortestPauseMs + Math.random() * (longestPauseMs - shortestPauseMs));
+    } while ((await upstream.count()) === calls);
+    calls += 1;
   }
-  const took = (await upstream.log()).requests.flatMap(({ key, arrivedAt }) => {
-    const sent = key === null ? undefined : sentAt.get(key);
-    return sent === undefined ? [] : [arrivedAt - sent];
+  await dispatcher.close();
+  const took = (await upstream.log()).requests.flatMap(({ key, arrivedMs }) => {
+    const sent = key === null ? undefined : sentMs.get(key);
+    return sent === undefined ? [] : [arrivedMs + upstream.clockAheadMs - sent];
   });
   return took.sort((a, b) => a - b);
 }

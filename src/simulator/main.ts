@@ -3,8 +3,9 @@
  * arrival times in its books. Speaks with the parent over Node's IPC channel and ends when that closes.
  */
 
+import { monotonicOriginMs } from '../system/clock.ts';
 import { startUpstream, type UpstreamOptions } from './upstream.ts';
-import type { Command, Reply } from './upstream-process.ts';
+import type { Command, Listening, Reply } from './upstream-process.ts';
 
 const options = JSON.parse(process.argv[2] ?? '{}') as UpstreamOptions;
 const upstream = await startUpstream(options);
@@ -13,7 +14,7 @@ const upstream = await startUpstream(options);
 process.on('SIGINT', () => {});
 process.on('disconnect', () => void upstream.close().then(() => process.exit(0)));
 process.on('message', (command: Command) => send({ id: command.id, value: obey(command) }));
-send({ id: 0, value: upstream.url });
+send({ id: 0, value: { url: upstream.url, originMs: monotonicOriginMs() } satisfies Listening });
 
 function obey(command: Command): unknown {
   switch (command.call) {

@@ -4,6 +4,7 @@
  */
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import { monotonicOriginMs } from '../system/clock.ts';
 import type { FaultMix, Rule } from './answers.ts';
 import type { Quota } from './quota.ts';
 import { type ArrivedRequest, RequestLog } from './request-log.ts';
@@ -19,10 +20,16 @@ export type Command = { readonly id: number } & (
   | { readonly call: 'release'; readonly gate: string }
 );
 
-/** `id` of the command it answers; 0: the process listens, `value` is its URL. */
+/** `id` of the command it answers; 0: the process listens, `value` is a `Listening`. */
 export interface Reply {
   readonly id: number;
   readonly value: unknown;
+}
+
+export interface Listening {
+  readonly url: string;
+  /** `monotonicOriginMs` of the process. */
+  readonly originMs: number;
 }
 
 type Call = Command extends infer C ? (C extends Command ? Omit<C, 'id'> : never) : never;
@@ -30,6 +37,8 @@ type Call = Command extends infer C ? (C extends Command ? Omit<C, 'id'> : never
 export interface UpstreamProcess {
   readonly url: string;
   readonly pid: number;
+  /** Added to a monotonic time of its books it is that moment on the monotonic clock of this process. */
+  readonly clockAheadMs: number;
   /** Every call so far. */
   log(): Promise<RequestLog>;
   /** How many calls arrived so far, without copying them. */
@@ -75,10 +84,11 @@ export async function startUpstreamProcess(options: UpstreamOptions = {}): Promi
     return answer;
   };
 
-  const url = (await answered(0)) as string;
+  const { url, originMs } = (await answered(0)) as Listening;
   return {
     url,
     pid: child.pid as number,
+    clockAheadMs: originMs - monotonicOriginMs(),
     async log() {
       return new RequestLog((await ask({ call: 'requests' })) as ArrivedRequest[]);
     },

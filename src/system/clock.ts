@@ -32,6 +32,14 @@ export const systemClock: Clock = {
   },
 };
 
+/**
+ * Where `monotonicMs` of this process begins on the clock that all processes of the machine share: readings of two processes
+ * are comparable by it.
+ */
+export function monotonicOriginMs(): number {
+  return Number(process.hrtime.bigint()) / 1e6 - performance.now();
+}
+
 function oneTimer(ms: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {

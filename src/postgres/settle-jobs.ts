@@ -151,7 +151,7 @@ declare
   v_ramping boolean;
   -- Calls of which each has ended its job, and that have closed, stopped or given back nothing: nearly all, so they take a short way.
   v_plain boolean := 'done' = all (p_next) and p_throttle_ms = '{}' and p_verdict = '{}' and array_position(p_reason, 'fuse') is null
-                     and array_position(p_unused, true) is null and array_position(p_outcome, null) is null;
+                     and array_position(p_unused, true) is null and p_outcome <> '{}' and array_position(p_outcome, null) is null;
   v_rows int := cardinality(p_job);
   t record;
   u record;

@@ -64,14 +64,22 @@ export async function takeKeys(
 /** Most items are their key's first, and it is new. */
 const accepted: KeyVerdict = { verdict: 'accepted' };
 
-/** UUIDs of version 7, each above the one before. One draw for all: one for each costs as much again as the rest. */
+/** Where the counter of ids stands, in the millisecond that it is of. */
+let latest = { msecs: 0, seq: 0 };
+
+/**
+ * UUIDs of version 7 (RFC 9562 section 5.7), each above all that this process has drawn here before. The randomness of all in
+ * one draw: one for each costs as much again as the rest.
+ */
 function ascendingIds(count: number): string[] {
+  if (count === 0) return [];
   const random = randomFillSync(Buffer.allocUnsafe(16 * count));
-  const msecs = systemClock.wallMs();
-  // 31 of the 32 bits of a counter, so that it has room to go up.
-  const from = count === 0 ? 0 : random.readUInt32BE() >>> 1;
+  const now = systemClock.wallMs();
+  // A new millisecond begins anywhere in 31 of the counter's 32 bits, so that it has room to go up.
+  const { msecs, seq } = now > latest.msecs ? { msecs: now, seq: random.readUInt32BE() >>> 1 } : latest;
+  latest = { msecs, seq: seq + count };
   return Array.from({ length: count }, (_, nth) =>
-    newId({ msecs, seq: from + nth, random: random.subarray(16 * nth, 16 * (nth + 1)) }),
+    newId({ msecs, seq: seq + nth, random: random.subarray(16 * nth, 16 * (nth + 1)) }),
   );
 }
 

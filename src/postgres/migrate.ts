@@ -115,7 +115,7 @@ async function ensureDefaultQueue(client: pg.Client): Promise<void> {
 }
 
 /** Grows by one with each release that changes a stored function. */
-const functionsGeneration = 1;
+const functionsGeneration = 2;
 /** Its row among those of the functions' texts. */
 const generationName = '(generation)';
 

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import t from 'tap';
 import { createTestApp, unreachableDatabase } from '../support/app.ts';
 import type { BatchAnswer } from '../support/client.ts';
+import { eventually } from '../support/eventually.ts';
 import { codesOf, defaults, type Problem, useIntake } from '../support/intake.ts';
 
 const verdicts = (items: ReadonlyArray<{ verdict: string }>) => items.map(({ verdict }) => verdict);
@@ -621,4 +622,32 @@ t.test('all that is wrong with an item is told at once', async (t) => {
     [' invalid'],
     ['/upstream invalid', '/path required'],
   ]);
+});
+
+t.test(
+  'what another process has declared since is known to the next batch, and what it took away is not',
+  async (t) => {
+    const { database, post } = await useIntake(t);
+    const other = await createTestApp(t, database);
+    const body = { items: [{ idempotency_key: 'k', upstream: 'later', path: '/x' }] };
+    t.same(codesOf((await post(body)).body.items[0]!), ['unknown_upstream']);
+    const upstream = { base_url: 'https://later.example.test' };
+    t.equal(
+      (await other.app.inject({ method: 'PUT', url: '/admin/upstreams/later', payload: upstream })).statusCode,
+      201,
+    );
+    t.same(verdicts((await post(body)).body.items), ['accepted']);
+  },
+);
+
+t.test('the worker of the process is told once a batch is stored, and not of one that is not', async (t) => {
+  const { database } = await useIntake(t);
+  const stored: number[] = [];
+  const workCame = () => void database.query('select from sluice.jobs').then((rows) => stored.push(rows.length));
+  const { app } = await createTestApp(t, database, { workCame });
+  const send = (payload: object) => app.inject({ method: 'POST', url: '/v1/batches', payload });
+  t.equal((await send({ defaults, items: [{ idempotency_key: 'k' }] })).statusCode, 202);
+  t.ok((await send({ defaults, items: 'none' })).statusCode >= 400);
+  await eventually('the worker is told', () => stored.length > 0);
+  t.same(stored, [1]);
 });

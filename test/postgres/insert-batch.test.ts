@@ -9,7 +9,8 @@ import { ensureLanes } from '../../src/postgres/lanes.ts';
 import { type JobPage, listJobIds } from '../../src/postgres/list-jobs.ts';
 import { readBatchItems } from '../../src/postgres/read-batches.ts';
 import { readVerdicts } from '../../src/postgres/read-replay.ts';
-import { inTransaction } from '../../src/postgres/transaction.ts';
+import { takeKeys } from '../../src/postgres/take-keys.ts';
+import { inTransaction, type TransactionClient } from '../../src/postgres/transaction.ts';
 import { newWorker } from '../support/claims.ts';
 import { type Intake, submissionOf, useIntake } from '../support/intake.ts';
 
@@ -241,6 +242,30 @@ t.test('numbers of acceptance follow the items and are not spent on others', asy
   const before = await last();
   await verdictsOf(intake.database, [{ idempotency_key: 'z' }, { idempotency_key: 'a', body: 'other' }]);
   t.equal(await last(), before);
+});
+
+t.test('what was checked against other definitions than those in force leaves nothing', async (t) => {
+  const intake = await useIntake(t);
+  const [row] = await intake.database.query<{ version: number }>('select version from sluice.definition_version');
+  const store = (definitionsVersion: number, items: readonly unknown[]) =>
+    insertBatch(intake.database, { tenant: 'default', requestKey: null, definitionsVersion, ...submissionOf(items) });
+  const before = await totals(intake);
+  t.equal((await store(row!.version - 1, [{ idempotency_key: 'k' }])).kind, 'definitions_changed');
+  t.equal(
+    (await store(row!.version + 1, [{ method: 'NONE' }])).kind,
+    'definitions_changed',
+    'also where all is refused',
+  );
+  t.same(await totals(intake), before);
+  t.equal((await store(row!.version, [{ idempotency_key: 'k' }])).kind, 'inserted');
+});
+
+t.test('no key is taken outside of a transaction of an intake', async (t) => {
+  const { database, count } = await useIntake(t);
+  const alone = { query: database.query } as unknown as TransactionClient;
+  const { items } = submissionOf([{ idempotency_key: 'k' }]);
+  await t.rejects(takeKeys(alone, 'default', items), { code: '40001' });
+  t.equal(await count('idempotency_keys'), 0);
 });
 
 t.test('an undefined upstream at the time of the store leaves nothing', async (t) => {

@@ -50,6 +50,57 @@ t.test('after many transactions of which a third fails, no session is left in on
   t.equal(database.pool.waitingCount, 0);
 });
 
+t.test('a COMMIT that goes out behind the last statement ends what has failed, and keeps nothing of it', async (t) => {
+  const { database, names } = await setup(t, { max: 1 });
+  const store = (name: string) =>
+    inTransaction(database, async (client) => {
+      await client.query('INSERT INTO things VALUES ($1)', [`before ${name}`]);
+      return client.last<{ name: string }>('INSERT INTO things VALUES ($1) RETURNING name', [name]);
+    });
+  t.same(await store('a'), [{ name: 'a' }]);
+  await t.rejects(
+    inTransaction(database, async (client) => {
+      await client.query(`INSERT INTO things VALUES ('dropped')`);
+      await client.last(`INSERT INTO things VALUES ('a')`);
+    }),
+    { code: '23505' },
+  );
+  // What goes out behind one that fails fails with it, and the first error is the one that is told.
+  await t.rejects(
+    inTransaction(database, async (client) => {
+      const first = client.query(`INSERT INTO things VALUES ('a')`);
+      await Promise.all([first, client.last(`INSERT INTO things VALUES ('behind')`)]);
+    }),
+    { code: '23505' },
+  );
+  await t.rejects(
+    inTransaction(database, async (client) => {
+      await client.last('SELECT 1');
+      await client.query(`INSERT INTO things VALUES ('late')`);
+    }),
+    { message: /transaction is over/ },
+  );
+  t.same(await store('b'), [{ name: 'b' }], 'on the same connection');
+  t.same(await names(), ['a', 'b', 'before a', 'before b']);
+});
+
+t.test('what goes out with the BEGIN finds the opening in its transaction, and nowhere else', async (t) => {
+  const { database } = await setup(t, { max: 1 });
+  const opening = { text: `SELECT set_config('things.open', 'yes', true)`, name: 'open-things' };
+  const isOpen = `SELECT current_setting('things.open', true) = 'yes' AS open`;
+  const seen = await inTransaction(
+    database,
+    async (client) => {
+      const [rows] = await Promise.all([client.query<{ open: boolean }>(isOpen), client.begun]);
+      return rows;
+    },
+    { opening },
+  );
+  t.same(seen, [{ open: true }]);
+  await database.query(opening.text);
+  t.not((await database.query<{ open: boolean | null }>(isOpen))[0]?.open, true, 'as if the BEGIN had been refused');
+});
+
 t.test('a statement that comes after the end is refused, not run outside of the transaction', async (t) => {
   const { database, names } = await setup(t, { max: 1 });
   let late: Promise<unknown> = Promise.resolve();

@@ -79,6 +79,10 @@ declare
   v_more boolean := false;
   v_round int := 0;
   v_want int;
+  v_lock text;
+  v_alive boolean;
+  v_due boolean;
+  v_late boolean;
   v_lanes_left int;
   v_visited int;
   v_seen bigint[] := '{}';
@@ -165,18 +169,23 @@ declare
   p_served bigint[];
   p_drained bigint[];
 begin
-  perform pg_advisory_xact_lock_shared(7305001);
+  -- Simple expressions, and few questions: to begin a statement costs more here than most of them.
+  v_lock := pg_advisory_xact_lock_shared(7305001);
   v_us := sluice.clock_us();
   v_now := sluice.at_us(v_us);
-  select v.version into v_version from sluice.definition_version v;
-  perform 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > v_now;
-  if not found then
+  -- What is due or late is rare, and to move it costs most of its time even where there is nothing to move.
+  select v.version, exists (select 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > v_now),
+         exists (select 1 from sluice.parked_jobs x where x.due_at <= v_now),
+         exists (select 1 from sluice.ready_jobs x where x.expires_at <= v_now)
+         or exists (select 1 from sluice.parked_jobs x where x.expires_at <= v_now and x.state = 'scheduled')
+    into v_version, v_alive, v_due, v_late from sluice.definition_version v;
+  if not v_alive then
     summary := json_build_object('definitionsVersion', v_version, 'leaseLost', true);
     return next;
     return;
   end if;
-  if sluice.promote_due_jobs(v_now, 500) = 500 then v_more := true; end if;
-  if sluice.expire_jobs(v_now, 500) >= 500 then v_more := true; end if;
+  if v_due and sluice.promote_due_jobs(v_now, 500) = 500 then v_more := true; end if;
+  if v_late and sluice.expire_jobs(v_now, 500) >= 500 then v_more := true; end if;
 
   while v_left > 0 and v_round < k_most_rounds loop
     v_round := v_round + 1;
@@ -510,7 +519,8 @@ begin
           perform sluice.close_lane(l_id, v_now + k_recheck, 'fuse', null);
         elsif l_taken = 0 and l_blocked is null and not exists (
              select 1 from unnest(p_fail_lane) y where y = l_id) or l_taken > 0 and l_taken < l_jobs and l_blocked is null then
-          if l_from is null then
+          -- Closed and woken for each job, one lane alone would cost more than a look that finds nothing, some time later.
+          if l_from is null and not (l_taken > 0 and c.n_lanes = 1) then
             p_drained := p_drained || l_id;
           else
             v_lingering := v_lingering || l_id;
@@ -616,7 +626,8 @@ begin
         end if;
       end loop;
     end loop;
-    exit when v_visited = 0;
+    -- None, or all there were.
+    exit when v_visited = 0 or c.n_lanes < v_want;
   end loop;
   if v_left <= 0 or v_round >= k_most_rounds then v_more := true; end if;
   if v_given > p_slots and p_claim is not null then insert into sluice.claims_ahead (id, worker_id) values (p_claim, p_worker); end if;

@@ -6,21 +6,24 @@
 import type { Clock } from '../system/clock.ts';
 
 /** What a claim brings ahead lasts for so long, in milliseconds, to begin with. */
-const usualMs = 20;
+const usualMs = 30;
 /**
  * Calls wait for one another where slots run empty before the next claim is back: their speed is then less than it could be,
- * and what lasts 20 ms at that speed is too little.
+ * and what lasts 30 ms at that speed is too little.
  */
 const longestMs = 60;
 const starvedMs = 2;
-/** A start so long after its claim had left is late: the permit is half over. */
-const lateMs = 25;
+/** A start so long after its claim had left is late: the permit (40 ms) is nearly over. */
+const lateMs = 33;
 const lateStepMs = 1;
-/** Jobs whose time ran out while they waited halve it. Those of one claim do so together. */
-const shrinkBy = 0.5;
+/**
+ * Jobs whose time ran out while they waited shorten it by so much; those of one claim do so together. Not by more: a few that go
+ * back cost less than slots that have nothing to do.
+ */
+const shrinkBy = 0.85;
 const togetherMs = 20;
 /** By each claim, back to the usual. */
-const driftMs = 0.25;
+const driftMs = 0.5;
 /** Never more than this, whatever the speed: bounds what a process holds. */
 const mostJobs = 512;
 /** Fewer are not worth it: calls that end now and then are no speed. */

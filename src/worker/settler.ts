@@ -13,7 +13,7 @@ import { WakeSignal } from '../system/wake-signal.ts';
 /** Rows of one write: bounds the statement, not the throughput. */
 const mostRows = 500;
 /** Where many calls end, writes start no closer together than this, in milliseconds: fewer and larger ones cost less in all. */
-const paceMs = 8;
+const paceMs = 12;
 const manyRows = 8;
 /** After a failure that says nothing about the rows: while PostgreSQL is away, and doubled while writers get in each other's way. */
 const pauseMs = 100;

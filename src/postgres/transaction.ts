@@ -12,6 +12,8 @@ import { asUnavailable, type Database, DatabaseUnavailableError, promptMs, query
 /** Serialization failure, deadlock: the same transaction can succeed when it is run again. */
 const repeatableStates = new Set(['40001', '40P01']);
 const maxRepeats = 3;
+/** The transaction has failed before this statement. */
+const abortedState = '25P02';
 /** First pause before a repeat, doubled each time, with full jitter so that two rivals part. */
 const firstPauseMs = 10;
 
@@ -69,13 +71,20 @@ function runOnce<T>(
   return withClient(database, async (client) => {
     const pieces = new Pieces(client);
     let over = false;
+    let failed: unknown;
     let committed: Promise<{ readonly command: string }> | undefined;
     let begun: Promise<unknown> = Promise.resolve();
     const lent: TransactionClient = {
       query: (text, values, name) => {
         if (over) return Promise.reject(new Error('this transaction is over; the statement was not sent'));
         pieces.gather();
-        return queryRows(client, text, values, name, { withinMs: database.withinMs?.() });
+        return queryRows<never>(client, text, values, name, { withinMs: database.withinMs?.() }).catch(
+          (error: unknown) => {
+            // What went out behind a failed statement fails because of it, and whoever waits for several may hear of that first.
+            failed ??= error;
+            throw stateOf(error) === abortedState ? failed : error;
+          },
+        );
       },
       last: (text, values, name) => {
         const rows = lent.query<never>(text, values, name);
@@ -154,7 +163,12 @@ class Pieces {
 
 function isRepeatable(error: unknown): boolean {
   for (let each = error; each instanceof Error; each = each.cause) {
-    if ('code' in each && repeatableStates.has(String(each.code))) return true;
+    if (repeatableStates.has(stateOf(each))) return true;
   }
   return false;
+}
+
+/** SQLSTATE, or another code; empty: none. */
+function stateOf(error: unknown): string {
+  return error instanceof Error && 'code' in error ? String(error.code) : '';
 }

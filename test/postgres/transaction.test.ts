@@ -84,6 +84,34 @@ t.test('a COMMIT that goes out behind the last statement ends what has failed, a
   t.same(await names(), ['a', 'b', 'before a', 'before b']);
 });
 
+t.test(
+  'of statements that leave together the error of the first that failed is told, whoever hears of one first',
+  async (t) => {
+    const { database } = await setup(t, { max: 1 });
+    const slowly = async <T>(answer: Promise<T>): Promise<T> => {
+      try {
+        return await answer;
+      } catch (error) {
+        // As through several functions that wait for one another.
+        for (let turns = 0; turns < 5; turns += 1) await null;
+        throw error;
+      }
+    };
+    const store = () =>
+      inTransaction(database, (client) =>
+        Promise.all([
+          slowly(client.query('SELECT 1')),
+          slowly(client.query(`INSERT INTO things VALUES ('a')`)),
+          client.query(`INSERT INTO things VALUES ('b')`),
+        ]),
+      );
+    await store();
+    await t.rejects(store(), { code: '23505' });
+    await database.query('SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY');
+    await t.rejects(store(), DatabaseUnavailableError, 'a server that has become a standby is away, not broken');
+  },
+);
+
 t.test('what goes out with the BEGIN finds the opening in its transaction, and nowhere else', async (t) => {
   const { database } = await setup(t, { max: 1 });
   const opening = { text: `SELECT set_config('things.open', 'yes', true)`, name: 'open-things' };

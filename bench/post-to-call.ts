@@ -1,5 +1,7 @@
 /** How long a job takes from its POST to its call's arrival at the upstream, one job at a time. */
-import { Agent, request } from 'undici';
+import { once } from 'node:events';
+import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
+import { text } from 'node:stream/consumers';
 import type { UpstreamProcess } from '../src/simulator/upstream-process.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
 
@@ -9,7 +11,7 @@ const shortestPauseMs = 10;
 const longestPauseMs = 20;
 
 /**
- * Milliseconds, ascending, of one POST per item: from before it is written to when the upstream has read the head of the call,
+ * Milliseconds, ascending, of one POST per item: from when it is written, to a socket that is open, to when the upstream has read the head of the call,
  * by the one monotonic clock of the machine. Nobody asks the upstream anything meanwhile.
  */
 export async function postToCallMs(
@@ -17,21 +19,18 @@ export async function postToCallMs(
   upstream: UpstreamProcess,
   items: ReadonlyArray<{ readonly idempotency_key: string }>,
 ): Promise<number[]> {
-  const dispatcher = new Agent({ connections: 1, pipelining: 1 });
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const sentMs = new Map<string, number>();
   let calls = await upstream.count();
   for (const item of items) {
     const body = JSON.stringify({ defaults: { upstream: 'api', path: '/charges' }, items: [item] });
+    const post = await openPost(`${serviceUrl}/v1/batches`, agent, body);
     const now = clock.monotonicMs();
     sentMs.set(item.idempotency_key, now);
-    const answer = await request(`${serviceUrl}/v1/batches`, {
-      dispatcher,
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body,
-    });
-    const text = await answer.body.text();
-    if (answer.statusCode !== 202) throw new Error(`the POST was answered ${answer.statusCode}: ${text}`);
+    post.end(body);
+    const [answer] = (await once(post, 'response')) as [IncomingMessage];
+    const told = await text(answer);
+    if (answer.statusCode !== 202) throw new Error(`the POST was answered ${answer.statusCode}: ${told}`);
     do {
       if (clock.monotonicMs() - now > arrivesWithinMs)
         throw new Error(`${item.idempotency_key} did not arrive in time`);
@@ -39,10 +38,22 @@ export async function postToCallMs(
     } while ((await upstream.count()) === calls);
     calls += 1;
   }
-  await dispatcher.close();
+  agent.destroy();
   const took = (await upstream.log()).requests.flatMap(({ key, arrivedMs }) => {
     const sent = key === null ? undefined : sentMs.get(key);
     return sent === undefined ? [] : [arrivedMs + upstream.clockAheadMs - sent];
   });
   return took.sort((a, b) => a - b);
+}
+
+/** A request with its socket open, of which nothing is written yet: what a client does before that is not the service's. */
+async function openPost(url: string, agent: Agent, body: string): Promise<ClientRequest> {
+  const post = request(url, {
+    agent,
+    method: 'POST',
+    headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) },
+  });
+  const [socket] = await once(post, 'socket');
+  if (socket.connecting) await once(socket, 'connect');
+  return post;
 }

@@ -81,7 +81,7 @@ async function start(
   const definitions = new DefinitionStore(database);
   const sender = createSender({ clock, connectionsPerOrigin: config.concurrency, faultPoints });
   opened.push(() => sender.close());
-  const wakeUps = new WakeUps({ connectionString, logger, clock });
+  const wakeUps = new WakeUps({ connectionString, logger, clock, isTold: (session) => database.ownsSession(session) });
   opened.push(() => wakeUps.stop());
 
   const worker = config.roles.has('worker')

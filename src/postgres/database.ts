@@ -59,6 +59,8 @@ export interface Database {
    * Runs one statement on any client and gives its rows. `name`: prepared under it, once per connection.
    */
   query<R>(text: string, values?: readonly unknown[], name?: string, options?: StatementOptions): Promise<R[]>;
+  /** Whether a session of the server, by its process id, is one of this pool's connections. */
+  ownsSession(processId: number): boolean;
   /** Ends all connections; clients that are lent out are waited for. */
   close(): Promise<void>;
 }
@@ -118,14 +120,31 @@ export function openDatabase({
   });
   // Without a listener, a server that goes away ends the process: the pool tells of idle clients, a lent one tells itself.
   pool.on('error', (err) => logger.warn({ err }, 'an idle PostgreSQL connection was lost'));
+  const sessions = new Set<number | undefined>();
+  pool.on('remove', (client) => sessions.delete(sessionOf(client)));
   pool.on('connect', (client) => {
+    sessions.add(sessionOf(client));
     client.on('error', (err) => logger.debug({ err }, 'a PostgreSQL connection was lost'));
     client.on('notice', ({ routine }) => {
       if (routine === 'SyncRepWaitForLSN') unreplicated.add(client);
     });
   });
   const orm = drizzle(pool, { schema });
-  return withQuery({ pool, orm, faultPoints, turns: undefined, withinMs: undefined, close: () => pool.end() });
+  const ownsSession = (processId: number) => sessions.has(processId);
+  return withQuery({
+    pool,
+    orm,
+    faultPoints,
+    turns: undefined,
+    withinMs: undefined,
+    ownsSession,
+    close: () => pool.end(),
+  });
+}
+
+/** The types do not have it. */
+function sessionOf(client: pg.ClientBase): number | undefined {
+  return (client as { readonly processID?: number }).processID;
 }
 
 /**

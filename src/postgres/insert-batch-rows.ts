@@ -12,6 +12,7 @@ import type { RequestedJob } from '../domain/submission.ts';
 import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from './array-literal.ts';
 import type { StoredState } from './job-state.ts';
 import type { TransactionClient } from './transaction.ts';
+import { intakePayload } from './wake-ups.ts';
 
 /** Whose job an item stands for. */
 export type JobBehind =
@@ -183,5 +184,5 @@ const insertText = `
     select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)
   select (select array_agg(p.job_id) from parked p) as parked,
          case when w.lanes is not null then sluice.wake_lanes(w.lanes, clock_timestamp()) end,
-         case when w.lanes is not null then pg_notify('sluice_work', '') end
+         case when w.lanes is not null then pg_notify('sluice_work', '${intakePayload}') end
     from woken w`;

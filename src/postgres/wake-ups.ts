@@ -13,6 +13,9 @@ import { sessionOptions } from './database.ts';
 const channels = { sluice_work: 'work', sluice_definitions: 'definitions' } as const;
 type Subject = (typeof channels)[keyof typeof channels];
 
+/** What a notification of an intake says. */
+export const intakePayload = 'intake';
+
 const usualHeartbeatMs = 10_000;
 const firstPauseMs = 100;
 const longestPauseMs = 5_000;
@@ -21,6 +24,8 @@ export interface WakeUpsOptions {
   readonly connectionString: string;
   readonly logger: Logger;
   readonly clock: Clock;
+  /** Whether the worker of this process has been told of what this session took in, when it was committed. */
+  readonly isTold?: (processId: number) => boolean;
   /** How often the connection is asked whether it still listens (10 s); half as long an answer is waited for. */
   readonly heartbeatMs?: number;
 }
@@ -92,7 +97,8 @@ export class WakeUps {
       wake.abort();
     });
     client.on('end', () => wake.abort());
-    client.on('notification', ({ channel }) => {
+    client.on('notification', ({ channel, payload, processId }) => {
+      if (payload === intakePayload && this.#options.isTold?.(processId)) return;
       if (channel in channels) this.#call(channels[channel as keyof typeof channels]);
     });
     const stop = () => wake.abort();

@@ -1,5 +1,6 @@
 import t, { type Test } from 'tap';
-import { WakeUps } from '../../src/postgres/wake-ups.ts';
+import { openDatabase } from '../../src/postgres/database.ts';
+import { intakePayload, WakeUps } from '../../src/postgres/wake-ups.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { createTestDatabase } from '../support/database.ts';
@@ -42,6 +43,39 @@ t.test('each channel calls its own, and both are called once at the start', asyn
   await notify('sluice_definitions');
   await eventually('the notification', () => seen.definitions === 2);
   t.same(seen, { work: 2, definitions: 2 });
+});
+
+t.test('an intake of a session that has told of it already calls nobody; anything else of it does', async (t) => {
+  const { database, connectionString } = await createTestDatabase(t);
+  const rival = openDatabase({ connectionString, max: 1, logger: createLogger('silent') });
+  t.teardown(() => rival.close());
+  const wakeUps = new WakeUps({
+    connectionString,
+    logger: createLogger('silent'),
+    clock: systemClock,
+    isTold: (session) => database.ownsSession(session),
+  });
+  t.teardown(() => wakeUps.stop());
+  const work: string[] = [];
+  let by = 'the start';
+  wakeUps.onWork(() => work.push(by));
+  await wakeUps.start();
+  const notify = (from: typeof database, payload: string) =>
+    from.query(`SELECT pg_notify('sluice_work', $1)`, [payload]);
+  // Notifications come in the order of the commits: what is not told of is passed by when the next one is.
+  by = 'ours';
+  await notify(database, intakePayload);
+  by = 'another of ours';
+  await notify(database, '');
+  await eventually('the notification', () => work.length === 2);
+  by = "another process's";
+  await notify(rival, intakePayload);
+  await eventually('the notification', () => work.length === 3);
+  t.same(work, ['the start', 'another of ours', "another process's"]);
+  const [session] = await database.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+  t.equal(database.ownsSession(session!.pid), true);
+  await rival.query('SELECT pg_terminate_backend($1, 5000)', [session!.pid]);
+  await eventually('its end to be known', () => !database.ownsSession(session!.pid));
 });
 
 t.test('a session that is ended is replaced, and notifications come again', async (t) => {

@@ -17,6 +17,16 @@ import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
 import { arrayLiteral } from './array-literal.ts';
 import type { Database } from './database.ts';
 
+/** SQL, in a settle: attempts of the calls in `gone` (g). */
+const insertAttempts = `insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
+                                   slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
+      select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
+             g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
+             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
+             sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
+             g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
+        from gone g`;
+
 export const settleJobsFunction = {
   name: 'settle_jobs',
   sql: String.raw`
@@ -71,9 +81,22 @@ declare
   w sluice.rate_windows;
   n bigint;
   i int;
+  v_at tid := sluice.window_seen_at(p_limit, p_partition);
+  v_began timestamptz := clock_timestamp();
 begin
-  select * into w from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
-  if not found then return; end if;
+  -- A claim that has the row moves it on, so it is followed some times.
+  for tries in 1 .. 3 loop
+    exit when v_at is null;
+    v_at := currtid2('sluice.rate_windows', v_at);
+    select * into w from sluice.rate_windows x
+     where x.ctid = v_at and x.limit_name = p_limit and x.partition_key = p_partition for no key update;
+    exit when found;
+  end loop;
+  if w.limit_name is null then
+    select * into w from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
+    if not found then return; end if;
+    v_at := null;
+  end if;
   if w.algorithm = 'sliding_window' then
     n := p_us / w.width_us;
     if n < w.tail or n > w.head then return; end if;
@@ -91,7 +114,7 @@ begin
                                                / (r.per_seconds::float8 * 1000000)))
       into w.level from sluice.rate_limits r where r.name = p_limit;
   end if;
-  perform sluice.store_window(w);
+  perform sluice.window_seen(p_limit, p_partition, sluice.store_window(w, v_at), v_at is null, clock_timestamp() - v_began);
 end $$;
 
 -- Places that became free under an order, a max_in_flight or a ramp open what waited for them.
@@ -236,14 +259,7 @@ begin
              g.unknown
         from gone g),
     told as (
-      insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
-                                   slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
-      select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
-             g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
-             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
-             sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
-             g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
-        from gone g)
+      ${insertAttempts})
     select coalesce(array_agg(g.job_id), '{}'), array_agg(distinct g.group_id) filter (where g.counted),
            array_agg(distinct g.lane_id) filter (where g.counted)
       into v_jobs, v_counted_groups, v_counted_lanes
@@ -306,14 +322,7 @@ begin
              coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now), g.status, g.verdict, g.error
         from gone g where g.verdict is not null),
     told as (
-      insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
-                                   slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
-      select g.job_id, g.calls, g.epoch, p_worker, g.outcome, g.charged, g.status, g.admitted_at,
-             g.admitted_at + make_interval(secs => g.sent_after_ms / 1000.0),
-             coalesce(g.admitted_at + make_interval(secs => g.ended_after_ms / 1000.0), v_now),
-             sluice.wait_ms(g.eligible_at, g.admitted_at), g.retry_after_ms::bigint, coalesce(g.capped, false),
-             g.excerpt, coalesce(g.truncated, false), g.sha256, g.error
-        from gone g where g.outcome is not null)
+      ${insertAttempts} where g.outcome is not null)
     select array_agg(g.job_id), array_agg(distinct g.job_id) filter (where g.next in ('ready', 'scheduled') or g.reason = 'fuse'),
            array_agg(distinct g.lane_id) filter (where g.next = 'ready'),
            array_agg(distinct g.group_id) filter (where g.counted), array_agg(distinct g.lane_id) filter (where g.counted),

@@ -77,3 +77,37 @@ t.test('what starts keeps the bound, whatever is given back and when', async (t)
   );
   t.ok(givenBack > 100, `${givenBack} permits were given back`);
 });
+
+t.test(
+  'a permit goes back to its window by where this session left the row, wherever others have moved it since',
+  async (t) => {
+    const store = await useClaims(t, { max: 1 });
+    await store.putUpstream('api');
+    await store.putLimit('quota', { limit: 1_000, per: 3_600, upstreams: ['api'] });
+    await store.addJobs({ count: 500 });
+    const used = async () =>
+      (await store.database.query<{ used: number }>('select used from sluice.rate_windows'))[0]!.used;
+    /** As after a look by name that took this long. */
+    const look = (took: string) =>
+      store.database.query(
+        `select sluice.window_seen('quota', '', x.ctid, true, $1::interval) from sluice.rate_windows x where x.limit_name = 'quota'`,
+        [took],
+      );
+    const seenAt = async () =>
+      (await store.database.query<{ at: string | null }>(`select sluice.window_seen_at('quota', '')::text as at`))[0]!
+        .at;
+    const first = await store.claim(10);
+    await look('1 microsecond');
+    t.equal(await seenAt(), null, 'a look by name that was quick is as good the next time');
+    await look('1 second');
+    const left = await seenAt();
+    t.ok(left);
+    for (let claims = 0; claims < 30; claims += 1) await store.claim(2);
+    await store.settle(first.jobs, neverLeft);
+    t.equal(await used(), 60, 'followed through 30 versions');
+    t.not(await seenAt(), left, 'and it is known where it is now');
+    const second = await store.claim(5);
+    await store.settle(second.jobs, neverLeft);
+    t.equal(await used(), 60);
+  },
+);

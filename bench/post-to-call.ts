@@ -11,8 +11,8 @@ const shortestPauseMs = 10;
 const longestPauseMs = 20;
 
 /**
- * Milliseconds, ascending, of one POST per item: from when it is written, to a socket that is open, to when the upstream has read the head of the call,
- * by the one monotonic clock of the machine. Nobody asks the upstream anything meanwhile.
+ * Milliseconds, ascending, of one POST per item: from when it is written, to a socket that is open, to when the upstream has
+ * read the head of the call, by the one monotonic clock of the machine. Nobody asks the upstream anything meanwhile.
  */
 export async function postToCallMs(
   serviceUrl: string,

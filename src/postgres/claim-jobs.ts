@@ -95,7 +95,7 @@ declare
   v_window_at tid[] := p_window_at;
   v_place int;
   v_given int := 0;
-  -- For how long windows and heads of lanes were looked for, nobody waited for meanwhile.
+  -- For how long lanes, windows and heads of lanes were looked for, nobody waited for meanwhile.
   v_look interval := '0';
   v_since timestamptz;
   -- The index of the turn holds an entry for every turn that a lane had since vacuum came: where in it the next claim may begin.

@@ -17,6 +17,15 @@ import type { Next, ReconcileVerdict, Throttle } from '../domain/settle.ts';
 import { arrayLiteral } from './array-literal.ts';
 import type { Database } from './database.ts';
 
+/** SQL, in a settle: columns in which all rows may agree, which are then sent as one element, become as long as the others. */
+const repeated = [
+  ...['upstream', 'next', 'state', 'reason', 'evidence', 'delay_ms', 'outcome', 'charged', 'status', 'sent_after_ms'],
+  ...['ended_after_ms', 'retry_after_ms', 'capped', 'excerpt', 'truncated', 'sha256', 'error', 'effect', 'unknown'],
+  ...['answered', 'throttle_ms', 'throttle_header', 'unused', 'verdict'],
+]
+  .map((column) => `p_${column} := sluice.each_of(p_${column}, v_rows);`)
+  .join('\n  ');
+
 /** SQL, in a settle: attempts of the calls in `gone` (g). */
 const insertAttempts = `insert into sluice.attempts (job_id, number, epoch, worker_id, outcome, charged, status, started_at, sent_at, ended_at,
                                    slot_wait_ms, retry_after_ms, retry_after_capped, excerpt, truncated, sha256, error)
@@ -182,18 +191,7 @@ declare
   v_unused_limits text[];
   v_unused jsonb;
 begin
-  p_upstream := sluice.each_of(p_upstream, v_rows); p_next := sluice.each_of(p_next, v_rows);
-  p_state := sluice.each_of(p_state, v_rows); p_reason := sluice.each_of(p_reason, v_rows);
-  p_evidence := sluice.each_of(p_evidence, v_rows); p_delay_ms := sluice.each_of(p_delay_ms, v_rows);
-  p_outcome := sluice.each_of(p_outcome, v_rows); p_charged := sluice.each_of(p_charged, v_rows);
-  p_status := sluice.each_of(p_status, v_rows); p_sent_after_ms := sluice.each_of(p_sent_after_ms, v_rows);
-  p_ended_after_ms := sluice.each_of(p_ended_after_ms, v_rows); p_retry_after_ms := sluice.each_of(p_retry_after_ms, v_rows);
-  p_capped := sluice.each_of(p_capped, v_rows); p_excerpt := sluice.each_of(p_excerpt, v_rows);
-  p_truncated := sluice.each_of(p_truncated, v_rows); p_sha256 := sluice.each_of(p_sha256, v_rows);
-  p_error := sluice.each_of(p_error, v_rows); p_effect := sluice.each_of(p_effect, v_rows);
-  p_unknown := sluice.each_of(p_unknown, v_rows); p_answered := sluice.each_of(p_answered, v_rows);
-  p_throttle_ms := sluice.each_of(p_throttle_ms, v_rows); p_throttle_header := sluice.each_of(p_throttle_header, v_rows);
-  p_unused := sluice.each_of(p_unused, v_rows); p_verdict := sluice.each_of(p_verdict, v_rows);
+  ${repeated}
   -- Whoever writes cooldowns takes the locks for all of them first, shared where it only lets more through: the rows of lanes
   -- and groups that are changed on the way would else be waited for in a ring.
   v_ramping := exists (select 1 from sluice.cooldowns y where y.ramp is not null or y.in_row > 0);

@@ -38,11 +38,12 @@ const panelHeight = 190;
 const margin = { left: 76, right: 190, top: 30, bottom: 30 };
 const colours = ['#1f6feb', '#d1242f', '#1a7f37', '#9a6700', '#8250df', '#57606a'];
 
-/** All panels below each other, over one time. */
-export function svgPlot(panels: readonly Panel[]): string {
+/** All panels below each other, over one time. @param title what a reader hears who does not see them */
+export function svgPlot(title: string, panels: readonly Panel[]): string {
   const height = panels.length * panelHeight;
   const drawn = panels.map((panel, i) => drawPanel(panel, i * panelHeight)).join('\n');
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="11">
+<title>${title}</title>
 <rect width="100%" height="100%" fill="#ffffff"/>
 ${drawn}
 </svg>

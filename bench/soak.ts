@@ -41,7 +41,7 @@ await onStage(longestMinutes, async (stage) => {
   const runs: SoakRun[] = [];
   const save = async () => {
     const results: SoakResults = { at, machine, loadAtEnd: load(), capacity, seconds, sampleSeconds, runs };
-    await writeFile(resultPath('soak.svg'), svgPlot(panels(runs)));
+    await writeFile(resultPath('soak.svg'), svgPlot('Rate, latency, dead rows and memory over time', panels(runs)));
     await writeFile(resultPath('soak.csv'), csv(runs));
     return { results, path: await writeResults('soak', results) };
   };

@@ -14,6 +14,9 @@ const poolMax = 4;
 /** The longest poll is 6 s; the rest is for a busy machine. */
 const pollWithinMs = 8_000;
 
+/** A statement that much waits for is given up after 5 s, and the next one may meet another connection of those. */
+const toldWithinMs = 12_000;
+
 interface Bench {
   readonly stage: Stage;
   readonly proxy: TcpProxy;
@@ -91,6 +94,37 @@ t.test('sessions that fall silent', async (t) => {
         return () => undefined;
       },
     }),
+  );
+
+  // A keyed request asks for its first answer before anything else, and may be the first to meet a silent connection.
+  await t.test(
+    'with a POST on each of them that carries a request key: told soon, and answered when it comes again',
+    async (t) => {
+      const items = numberedItems('keyed', poolMax);
+      stage.keys.push(...items.map((item) => item.idempotency_key));
+      const defaults = { upstream: 'api', path: '/charges' };
+      const post = (item: (typeof items)[number]) =>
+        client.send('POST', '/v1/batches', {
+          headers: { 'idempotency-key': `request-${item.idempotency_key}` },
+          body: { defaults, items: [item] },
+        });
+      t.ok(proxy.forget() >= 1);
+      const silentMs = systemClock.monotonicMs();
+      const statuses = (await Promise.all(items.map(post))).map(({ status }) => status);
+      const tookMs = Math.round(systemClock.monotonicMs() - silentMs);
+      t.comment(`answered ${statuses.join(', ')} after ${tookMs} ms`);
+      t.ok(
+        statuses.every((status) => status === 202 || status === 503),
+        'each is taken in or put off',
+      );
+      t.ok(tookMs < toldWithinMs, `after ${tookMs} ms`);
+      for (const item of items) {
+        await eventually('it to be taken in', async () => (await post(item)).status === 202, backWithinMs);
+        const { batch_id } = (await post(item)).body as { batch_id: string };
+        await client.waitForBatch(batch_id, 10_000);
+      }
+      assertOneEffectEach(t, await upstream.log(), stage.keys);
+    },
   );
 
   // brianc/node-postgres#3543: each handshake that is given up leaks a slot, until the pool is dead.

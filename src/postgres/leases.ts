@@ -118,16 +118,24 @@ export async function letGoAhead(database: Database, workerId: string, claimId: 
   return rows.length === 1;
 }
 
-/** Clears away what claims of workers that are gone have left; those of a worker that is there end with its settles. */
+/**
+ * Clears away what claims of workers that are gone have left; those of a worker that is there end with its settles. Who is gone
+ * is asked first: whether a claim still has jobs can only be seen by reading all that run.
+ */
 export async function sweepClaimsAhead(database: Database, limit: number): Promise<number> {
+  const left = await database.query<{ id: string }>(
+    `select o.id from sluice.claims_ahead o
+      where not exists (select 1 from sluice.workers w where w.id = o.worker_id) limit $1::int`,
+    [limit],
+  );
+  if (left.length === 0) return 0;
   const rows = await database.query(
     `delete from sluice.claims_ahead c where c.id in (
        select o.id from sluice.claims_ahead o
-        where not exists (select 1 from sluice.workers w where w.id = o.worker_id)
-          and not exists (select 1 from sluice.running_jobs r where r.claim_ahead = o.id)
-        limit $1::int for update skip locked)
+        where o.id = any ($1::uuid[]) and not exists (select 1 from sluice.running_jobs r where r.claim_ahead = o.id)
+        for update skip locked)
      returning c.id`,
-    [limit],
+    [left.map(({ id }) => id)],
   );
   return rows.length;
 }

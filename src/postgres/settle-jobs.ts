@@ -91,20 +91,22 @@ declare
   n bigint;
   i int;
   v_at tid := sluice.window_seen_at(p_limit, p_partition);
+  v_by_name boolean := true;
   v_began timestamptz := clock_timestamp();
 begin
   -- A claim that has the row moves it on, so it is followed some times.
-  for tries in 1 .. 3 loop
+  for tries in 1 .. 5 loop
     exit when v_at is null;
     v_at := currtid2('sluice.rate_windows', v_at);
     select * into w from sluice.rate_windows x
      where x.ctid = v_at and x.limit_name = p_limit and x.partition_key = p_partition for no key update;
+    v_by_name := not found;
     exit when found;
   end loop;
-  if w.limit_name is null then
-    select * into w from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
+  if v_by_name then
+    select x.ctid into v_at from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
     if not found then return; end if;
-    v_at := null;
+    select * into w from sluice.rate_windows x where x.ctid = v_at;
   end if;
   if w.algorithm = 'sliding_window' then
     n := p_us / w.width_us;
@@ -123,7 +125,7 @@ begin
                                                / (r.per_seconds::float8 * 1000000)))
       into w.level from sluice.rate_limits r where r.name = p_limit;
   end if;
-  perform sluice.window_seen(p_limit, p_partition, sluice.store_window(w, v_at), v_at is null, clock_timestamp() - v_began);
+  perform sluice.window_seen(p_limit, p_partition, sluice.store_window(w, v_at), v_by_name, clock_timestamp() - v_began);
 end $$;
 
 -- Places that became free under an order, a max_in_flight or a ramp open what waited for them.

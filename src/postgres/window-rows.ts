@@ -59,13 +59,14 @@ begin
   return v_at;
 end $$;
 
--- Where this session left a window's row, for a second after a look by its name that was dear: it has stepped over every version
--- the row had since vacuum came. A look by name clears these away where that can be done, so there is one each second.
+-- Where this session left a window's row, for a while after a look by its name that was dear: it has stepped over every version
+-- the row had since vacuum came. A look by name clears these away where that can be done, so there is one now and then.
 create or replace function sluice.window_seen_at(p_limit text, p_partition text) returns tid language sql volatile as $$
-  select case when split_part(x.seen, ' ', 2)::float8 > extract(epoch from clock_timestamp()) - 1 then split_part(x.seen, ' ', 1)::tid end
+  select case when split_part(x.seen, ' ', 2)::float8 > extract(epoch from clock_timestamp()) then split_part(x.seen, ' ', 1)::tid end
     from (select nullif(current_setting('sluice.window_' || md5(p_limit || chr(10) || p_partition), true), '') as seen) x
 $$;
--- p_by_name: it was looked up so, and that took p_took; else it was where it was known to be, and is known for no longer than it was.
+-- p_by_name: it was looked up so, and that took p_took: such looks may take a five-hundredth of the session's time, and come each
+-- second to each minute. Else it was where it was known to be, and is known for no longer than it was.
 create or replace function sluice.window_seen(p_limit text, p_partition text, p_at tid, p_by_name boolean, p_took interval)
 returns void language plpgsql as $$
 declare
@@ -74,7 +75,8 @@ begin
   if not p_by_name then
     perform set_config(v_name, p_at || ' ' || split_part(current_setting(v_name), ' ', 2), false);
   elsif p_took > interval '1 millisecond' then
-    perform set_config(v_name, p_at || ' ' || extract(epoch from clock_timestamp()), false);
+    perform set_config(v_name, p_at || ' ' || extract(epoch from clock_timestamp() + least(greatest(500 * p_took, interval '1 second'),
+                                                                                           interval '1 minute')), false);
   end if;
 end $$;
 

@@ -22,8 +22,12 @@ const mostOrphans = 500;
 const mostWorkers = 50;
 /** With the lease this is how long a job of a dead worker waits. */
 const intervalMs = 1_000;
-/** Every this many rounds jobs of workers that are not there any more are looked for, which reads all that run. */
-const roundsPerWholeLook = 5;
+/**
+ * Jobs of workers that are not there any more are looked for at this interval. The look reads all that run, and where a
+ * transaction is left open somewhere all that ever ran since: then it comes as seldom as makes it a hundredth of the time.
+ */
+const wholeLookMs = 5_000;
+const wholeLookShare = 100;
 /** Sweeping is housekeeping: every this many rounds, a bounded piece of each table. */
 const roundsPerSweep = 30;
 const mostSwept = 1_000;
@@ -129,6 +133,7 @@ export class Maintenance {
   readonly #retention: RetentionRounds;
   /** Rounds in a row in which the time of a statement ran out. */
   #outOfTime = 0;
+  #nextWholeLookMs = Number.NEGATIVE_INFINITY;
   #stopped = false;
   #loop: Promise<void> | undefined;
 
@@ -156,13 +161,25 @@ export class Maintenance {
     await this.#loop;
   }
 
+  async #lookForOrphans(): Promise<MaintenanceCounts> {
+    const { clock } = this.#options;
+    const startedMs = clock.monotonicMs();
+    if (startedMs < this.#nextWholeLookMs) return runMaintenanceOnce(this.#options, false);
+    try {
+      return await runMaintenanceOnce(this.#options, true);
+    } finally {
+      const now = clock.monotonicMs();
+      this.#nextWholeLookMs = now + Math.max(wholeLookMs, (now - startedMs) * wholeLookShare);
+    }
+  }
+
   async #run(): Promise<void> {
     const { logger, database } = this.#options;
     const cursor = newSweepCursor();
     for (let round = 1; !this.#stopped; round += 1) {
       let more = false;
       try {
-        const counts = await runMaintenanceOnce(this.#options, round % roundsPerWholeLook === 1);
+        const counts = await this.#lookForOrphans();
         if (counts.reaped > 0) logger.info(counts, 'jobs of workers that died were taken back');
         more = await this.#fuses.turn();
         if (round % roundsPerSweep === 0) logger.debug(await sweepOnce(database, cursor), 'swept');

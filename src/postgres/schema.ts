@@ -142,7 +142,7 @@ export const lanes = sluice.table(
   ],
 );
 
-/** Live state of a fleet rate limit; see domain/rate-window.ts for the arithmetic. */
+/** Live state of a fleet rate limit, one row for a limit and a partition; see domain/rate-window.ts for the arithmetic. */
 export const rateWindows = sluice.table(
   'rate_windows',
   {
@@ -162,7 +162,9 @@ export const rateWindows = sluice.table(
     level: doublePrecision('level').notNull().default(0),
     paused: boolean('paused').notNull().default(false),
   },
-  (t) => [primaryKey({ name: 'rate_windows_pkey', columns: [t.limitName, t.partitionKey] })],
+  // Not unique: a check would step over every version of a row that vacuum has not come for, with each new page of them. Who makes
+  // a row holds its advisory lock (window-rows.ts), or the definitions' lock alone (steer-rate-windows.ts).
+  (t) => [index('rate_windows_name').on(t.limitName, t.partitionKey)],
 );
 
 /** An upstream (or a limit that shares cooldowns), or one partition of it, that said 429/503; with the evidence. */

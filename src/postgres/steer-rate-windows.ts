@@ -12,12 +12,16 @@ export async function setWindowPaused(
   { limit, partitionKey }: WindowName,
   paused: boolean,
 ): Promise<void> {
+  const changed = await client.query(
+    `update sluice.rate_windows x set paused = $3::boolean where x.limit_name = $1::text and x.partition_key = $2::text returning 1`,
+    [limit, partitionKey, paused],
+  );
+  if (changed.length > 0) return;
   await client.query(
     `insert into sluice.rate_windows
      select (e.w).limit_name, (e.w).partition_key, (e.w).algorithm, (e.w).width_us, (e.w).horizon_us, (e.w).ring, (e.w).head, (e.w).tail,
             (e.w).used, (e.w).anchor_at, (e.w).level, $3::boolean
-       from (select sluice.rate_window_empty(r, $2::text, sluice.clock_us()) as w from sluice.rate_limits r where r.name = $1::text) e
-         on conflict (limit_name, partition_key) do update set paused = excluded.paused`,
+       from (select sluice.rate_window_empty(r, $2::text, sluice.clock_us()) as w from sluice.rate_limits r where r.name = $1::text) e`,
     [limit, partitionKey, paused],
   );
 }

@@ -28,9 +28,11 @@ begin
   select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
      for no key update skip locked;
   if found then return w; end if;
-  -- An insert would wait for whoever has changed the row, and he perhaps for a lane that we hold.
   if exists (select 1 from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition) then return null; end if;
-  insert into sluice.rate_windows select (sluice.rate_window_empty(r, p_partition, sluice.clock_us())).* on conflict do nothing;
+  -- No index keeps a second row out. Whoever makes one holds this until it is committed; the look comes after, and sees it.
+  if not pg_try_advisory_xact_lock(7305006, hashtext(r.name || chr(10) || p_partition)) then return null; end if;
+  if exists (select 1 from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition) then return null; end if;
+  insert into sluice.rate_windows select (sluice.rate_window_empty(r, p_partition, sluice.clock_us())).*;
   select * into w from sluice.rate_windows x where x.limit_name = r.name and x.partition_key = p_partition
      for no key update skip locked;
   if found then return w; end if;

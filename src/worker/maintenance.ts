@@ -28,6 +28,7 @@ const intervalMs = 1_000;
  */
 const wholeLookMs = 5_000;
 const wholeLookShare = 100;
+const mostWholeLookMs = 600_000;
 /** Sweeping is housekeeping: every this many rounds, a bounded piece of each table. */
 const roundsPerSweep = 30;
 const mostSwept = 1_000;
@@ -165,12 +166,11 @@ export class Maintenance {
     const { clock } = this.#options;
     const startedMs = clock.monotonicMs();
     if (startedMs < this.#nextWholeLookMs) return runMaintenanceOnce(this.#options, false);
-    try {
-      return await runMaintenanceOnce(this.#options, true);
-    } finally {
-      const now = clock.monotonicMs();
-      this.#nextWholeLookMs = now + Math.max(wholeLookMs, (now - startedMs) * wholeLookShare);
-    }
+    this.#nextWholeLookMs = startedMs + wholeLookMs;
+    const counts = await runMaintenanceOnce(this.#options, true);
+    const tookMs = clock.monotonicMs() - startedMs;
+    this.#nextWholeLookMs = startedMs + Math.min(mostWholeLookMs, Math.max(wholeLookMs, tookMs * wholeLookShare));
+    return counts;
   }
 
   async #run(): Promise<void> {

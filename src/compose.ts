@@ -111,7 +111,6 @@ async function start(
     database: shareOf(database, mostOfRequests(config.poolMax)),
     definitions,
     workCame: () => worker?.wake(),
-    claimAlong: (jobs) => worker?.claimAlong(jobs) ?? null,
     secrets: config.secrets,
     keyRetentionDays: config.keyRetentionDays,
     adminKey: config.adminKey,

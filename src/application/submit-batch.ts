@@ -10,15 +10,12 @@ import type { BatchVerdict, JobTerms, RequestKey, Submission, SubmittedItem } fr
 import type { Database } from '../postgres/database.ts';
 import { insertBatch } from '../postgres/insert-batch.ts';
 import { readReplay } from '../postgres/read-replay.ts';
-import type { Rider } from '../postgres/transaction.ts';
 
 export interface SubmitDependencies {
   readonly database: Database;
   readonly definitions: { current(): Promise<Definitions>; lastKnown(): Promise<Definitions> };
   /** Told as soon as jobs are stored: the worker of this process need not wait to hear it from PostgreSQL. */
   readonly workCame?: (() => void) | undefined;
-  /** The claim of this process's worker for so many jobs, to be made by the transaction that stores them; null: not now. */
-  readonly claimAlong?: ((jobs: number) => Rider | null) | undefined;
 }
 
 /** Definitions can change between the check and the store; a change is rare, so a few tries are many. */
@@ -29,7 +26,7 @@ export const maxTries = 5;
  * DatabaseUnavailableError where PostgreSQL is away: then nobody knows whether it is stored, and sending it again tells.
  */
 export async function submitBatch(
-  { database, definitions, workCame, claimAlong }: SubmitDependencies,
+  { database, definitions, workCame }: SubmitDependencies,
   tenant: string,
   { correlationId, items }: Submission,
   requestKey: RequestKey | null,
@@ -42,13 +39,9 @@ export async function submitBatch(
     const check = createDefinitionCheck(known);
     const checked = items.map((item, index) => check(item, `/items/${index}`));
     const batch = { tenant, correlationId, requestKey, definitionsVersion: known.version, items: checked };
-    let claim: Rider | null = null;
-    const inserted = await insertBatch(database, batch, () => {
-      claim = claimAlong?.(items.length) ?? null;
-      return claim;
-    });
+    const inserted = await insertBatch(database, batch);
     if (inserted.kind === 'inserted') {
-      if (claim === null) workCame?.();
+      workCame?.();
       return { batch: inserted.batch, replayed: false };
     }
     if (tries === maxTries) {

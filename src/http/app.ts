@@ -11,7 +11,6 @@ import type { DefinitionStore } from '../application/definitions.ts';
 import { createReadinessCheck } from '../application/readiness.ts';
 import { type Fault, ProblemError } from '../domain/errors.ts';
 import type { Database } from '../postgres/database.ts';
-import type { Rider } from '../postgres/transaction.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { watchMethods } from './allowed-methods.ts';
@@ -55,8 +54,6 @@ export interface AppDependencies {
   readonly secrets: ReadonlySet<string>;
   /** Told as soon as jobs are stored. */
   readonly workCame?: (() => void) | undefined;
-  /** What the worker of this process would claim with the transaction that stores so many jobs. */
-  readonly claimAlong?: ((jobs: number) => Rider | null) | undefined;
   /** How long a key is kept after its job's end, in days. */
   readonly keyRetentionDays: number;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */

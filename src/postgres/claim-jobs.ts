@@ -15,7 +15,6 @@
  * x be walked in the order of its index, with the few of p gone through at each row. What is only read is looked up in
  * a lateral with `offset 0`, to the same end.
  */
-import type { PoolClient } from 'pg';
 import { v7 as newId } from 'uuid';
 import type { ClaimedJob } from '../domain/job.ts';
 import { type Database, queryRows, withClient } from './database.ts';
@@ -766,47 +765,37 @@ type ClaimRow = [
 ];
 
 /** Claims jobs for `slots` calls that can start at once, for a worker that holds a live lease (`leases.ts`). */
-export function claimJobs(
+export async function claimJobs(
   database: Database,
-  workerId: string,
-  slots: number,
-  options: ClaimOptions = {},
-): Promise<Claim> {
-  return withClient(database, async (client) => {
-    const claim = await sendClaim(client, workerId, slots, options);
-    // Claims that find nothing come at any time, and change nothing.
-    if (claim.jobs.length > 0) await database.faultPoints.pass('claim.after');
-    return claim;
-  });
-}
-
-/** The same on this client, in whatever transaction it is in: what it gives counts once that is committed. */
-export async function sendClaim(
-  client: PoolClient,
   workerId: string,
   slots: number,
   { ahead = 0, from = [], behind = [], turns = [], windows = [], withinMs }: ClaimOptions = {},
 ): Promise<Claim> {
   const claimId = ahead > 0 ? newId() : null;
-  const text = `select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[],
-    $8::tid[], $9::uuid, $10::bigint[], $11::int[], $12::bigint[], $13::int[], $14::bigint[])`;
-  const values = [
-    workerId,
-    slots,
-    ahead,
-    from.map(({ laneId }) => laneId),
-    from.map(({ rank }) => rank),
-    from.map(({ seq }) => seq),
-    windows.map(({ limit }) => limit),
-    windows.map(({ at }) => at),
-    claimId,
-    behind.map(({ laneId }) => laneId),
-    behind.map(({ rank }) => rank),
-    behind.map(({ seq }) => seq),
-    turns.map(({ groupId }) => groupId),
-    turns.map(({ us }) => us),
-  ];
-  const rows = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', { withinMs, rowMode: 'array' });
+  const rows = await withClient(database, async (client) => {
+    const text = `select * from sluice.claim_jobs($1::uuid, $2::int, $3::int, $4::bigint[], $5::int[], $6::bigint[], $7::text[],
+      $8::tid[], $9::uuid, $10::bigint[], $11::int[], $12::bigint[], $13::int[], $14::bigint[])`;
+    const values = [
+      workerId,
+      slots,
+      ahead,
+      from.map(({ laneId }) => laneId),
+      from.map(({ rank }) => rank),
+      from.map(({ seq }) => seq),
+      windows.map(({ limit }) => limit),
+      windows.map(({ at }) => at),
+      claimId,
+      behind.map(({ laneId }) => laneId),
+      behind.map(({ rank }) => rank),
+      behind.map(({ seq }) => seq),
+      turns.map(({ groupId }) => groupId),
+      turns.map(({ us }) => us),
+    ];
+    const claimed = await queryRows<ClaimRow>(client, text, values, 'claim_jobs', { withinMs, rowMode: 'array' });
+    // Claims that find nothing come at any time, and change nothing.
+    if (claimed.length > 1) await database.faultPoints.pass('claim.after');
+    return claimed;
+  });
   const summary = rows.pop()?.[26];
   if (!summary) throw new Error('claim_jobs gave no summary row');
   const { atLane = [], atRank = [], atSeq = [], windowName = [], windowAt = [], turnGroup = [], turnUs = [] } = summary;

@@ -216,7 +216,8 @@ async function lend<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T
   const client = await borrow(pool);
   try {
     const result = await work(client);
-    assertReplicated(client);
+    if (unreplicated.has(client))
+      throw new DatabaseUnavailableError(new Error('a commit did not wait for its standby'));
     provenAt.set(client, lossesOf(pool));
     client.release();
     return result;
@@ -233,13 +234,6 @@ async function lend<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T
  * PostgreSQL has to say to that is a warning. A fail-over would lose it, so it does not count as done.
  */
 const unreplicated = new WeakSet<pg.ClientBase>();
-
-/** Throws DatabaseUnavailableError where a commit of this client may be lost by a fail-over. */
-export function assertReplicated(client: pg.ClientBase): void {
-  if (unreplicated.has(client)) {
-    throw new DatabaseUnavailableError(new Error('a commit did not wait for its standby'));
-  }
-}
 
 /** How many clients of a pool were lost so far; and of each client, how many it was when it last proved good. */
 const losses = new WeakMap<pg.Pool, number>();

@@ -38,18 +38,10 @@ export type InsertedBatch =
   /** Other definitions are in force than those it was checked against, or they do not have a queue or upstream. Nothing was stored. */
   | { readonly kind: 'definitions_changed' };
 
-/**
- * Stores the batch and says what became of each item; durable when it returns.
- * @param rider what may take part in the transaction, behind its rows
- */
-export async function insertBatch(
-  database: Database,
-  batch: BatchToInsert,
-  rider?: TransactionOptions['rider'],
-): Promise<InsertedBatch> {
+/** Stores the batch and says what became of each item; durable when it returns. */
+export async function insertBatch(database: Database, batch: BatchToInsert): Promise<InsertedBatch> {
   try {
-    const options = { ...intakeTransaction, rider };
-    const inserted = await inTransaction(database, (client) => insertAll(client, batch), options);
+    const inserted = await inTransaction(database, (client) => insertAll(client, batch), intakeTransaction);
     return { kind: 'inserted', batch: inserted };
   } catch (error) {
     if (error instanceof NothingStored) return { kind: error.kind as 'request_key_taken' | 'definitions_changed' };

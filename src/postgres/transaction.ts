@@ -7,15 +7,7 @@
 import type { PoolClient } from 'pg';
 import { systemClock } from '../system/clock.ts';
 import { type FaultPointsAround, noFaultPoints } from '../system/fault-points.ts';
-import {
-  assertReplicated,
-  asUnavailable,
-  type Database,
-  DatabaseUnavailableError,
-  promptMs,
-  queryRows,
-  withClient,
-} from './database.ts';
+import { asUnavailable, type Database, DatabaseUnavailableError, promptMs, queryRows, withClient } from './database.ts';
 
 /** Serialization failure, deadlock: the same transaction can succeed when it is run again. */
 const repeatableStates = new Set(['40001', '40P01']);
@@ -40,17 +32,7 @@ export interface TransactionClient {
   readonly begun: Promise<unknown>;
 }
 
-/** A statement of somebody else's that takes part in a transaction: the last before its COMMIT, and gone out with it. */
-export interface Rider {
-  /** Sends it. A failure of its own rolls the transaction back, which then runs again. */
-  send(client: PoolClient): Promise<unknown>;
-  /** Told once. `lost`: nobody knows whether it was committed. */
-  over(end: 'committed' | 'rolled_back' | { readonly lost: unknown }): void;
-}
-
 export interface TransactionOptions extends FaultPointsAround {
-  /** Asked once the work of a run is sent; null: it commits alone. */
-  readonly rider?: (() => Rider | null) | undefined;
   /**
    * Goes out with the BEGIN, and with what the work sends before it waits. A BEGIN can be refused, and what comes behind it is
    * then on its own: so all of this must do nothing, unless it is in one transaction with the opening.
@@ -74,7 +56,7 @@ export async function inTransaction<T>(
     try {
       return await runOnce(database, work, options);
     } catch (error) {
-      if (!(error instanceof RiderFailedError) && !isRepeatable(error)) throw error;
+      if (!isRepeatable(error)) throw error;
       if (repeats === maxRepeats) throw new DatabaseUnavailableError(error);
       await systemClock.sleep(Math.random() * firstPauseMs * 2 ** repeats);
     }
@@ -84,15 +66,10 @@ export async function inTransaction<T>(
 function runOnce<T>(
   database: Database,
   work: (client: TransactionClient) => Promise<T>,
-  { before, after, opening, rider }: TransactionOptions,
+  { before, after, opening }: TransactionOptions,
 ): Promise<T> {
   return withClient(database, async (client) => {
     const pieces = new Pieces(client);
-    const ride = new Ride(client);
-    const commit = () => {
-      ride.begin(rider?.() ?? null);
-      return client.query('COMMIT');
-    };
     let over = false;
     let failed: unknown;
     let committed: Promise<{ readonly command: string }> | undefined;
@@ -114,7 +91,7 @@ function runOnce<T>(
         // Where a test may stop before the COMMIT, it comes by itself.
         if (before !== undefined && database.faultPoints !== noFaultPoints) return rows;
         over = true;
-        committed = commit();
+        committed = client.query('COMMIT');
         // Looked at below.
         committed.catch(() => undefined);
         return rows;
@@ -137,12 +114,10 @@ function runOnce<T>(
     } catch (error) {
       over = true;
       // The client is destroyed, which rolls back; over a dead connection a ROLLBACK would only wait for its time limit.
-      if (asUnavailable(error) !== undefined) throw ride.lost(error);
+      if (asUnavailable(error) !== undefined) throw error;
       if (committed !== undefined) {
         // It ends what has failed.
-        const { command } = await committed.catch((cause: unknown) => Promise.reject(ride.lost(cause)));
-        if (command === 'COMMIT') ride.committed();
-        else ride.rolledBack();
+        await committed;
         throw error;
       }
       await client.query('ROLLBACK').catch((cause: unknown) => {
@@ -154,60 +129,13 @@ function runOnce<T>(
       throw error;
     }
     over = true;
-    const { command } = await (committed ?? commit()).catch((error: unknown) => Promise.reject(ride.lost(error)));
+    const { command } = await (committed ?? client.query('COMMIT'));
     // PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error: work that swallowed one ends here.
-    if (command !== 'COMMIT') {
-      ride.rolledBack();
+    if (command !== 'COMMIT')
       throw new Error('the transaction had failed and was rolled back, though its work went on');
-    }
-    ride.committed();
     if (after !== undefined) await database.faultPoints.pass(after);
     return result;
   });
-}
-
-/** A rider's statement failed, and with it the transaction. */
-class RiderFailedError extends Error {}
-
-/** What became of a rider, if there is one. */
-class Ride {
-  readonly #client: PoolClient;
-  #rider: Rider | null = null;
-  #failure: unknown;
-
-  constructor(client: PoolClient) {
-    this.#client = client;
-  }
-
-  begin(rider: Rider | null): void {
-    this.#rider = rider;
-    rider?.send(this.#client).catch((error: unknown) => {
-      this.#failure = error;
-    });
-  }
-
-  committed(): void {
-    try {
-      assertReplicated(this.#client);
-    } catch (error) {
-      throw this.lost(error);
-    }
-    this.#rider?.over('committed');
-  }
-
-  /** Throws where it was the rider that failed, and not what went out before it. */
-  rolledBack(): void {
-    this.#rider?.over('rolled_back');
-    if (this.#failure !== undefined && stateOf(this.#failure) !== abortedState) {
-      throw new RiderFailedError('what went along with a transaction failed', { cause: this.#failure });
-    }
-  }
-
-  /** Gives the error. */
-  lost(error: unknown): unknown {
-    this.#rider?.over({ lost: error });
-    return error;
-  }
 }
 
 /** Puts together what one turn of the event loop sends: each piece that leaves by itself may wake the server by itself. */

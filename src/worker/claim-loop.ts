@@ -1,20 +1,18 @@
 /**
  * Asks for jobs whenever there are free slots and something could be had: when a slot frees, when the next lane opens (the
  * claim says when), on a notification, and at a bounded interval as the truth behind all of these.
- * One claim at a time per process. Where nothing else is to be had, a claim goes along with the transaction that brings work in.
- * A claim whose answer was lost may have leased jobs nobody here knows of, or may do so yet:
+ * One claim at a time per process. A claim whose answer was lost may have leased jobs nobody here knows of, or may do so yet:
  * before the next one, and for a while after, what the database holds in our name is compared with what we hold, and the
  * rest goes back untouched.
  */
 
-import { type Claim, claimJobs, sendClaim } from '../postgres/claim-jobs.ts';
+import { type Claim, claimJobs } from '../postgres/claim-jobs.ts';
 import { type Database, DatabaseUnavailableError, patientMs, ranOutOfTime } from '../postgres/database.ts';
 import { readReadyBehind } from '../postgres/ready-behind.ts';
-import type { Rider } from '../postgres/transaction.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
 import { WakeSignal } from '../system/wake-signal.ts';
-import { LanePlaces, type Places } from './lane-places.ts';
+import { LanePlaces } from './lane-places.ts';
 
 /** Longest sleep when nothing tells otherwise; a notification that was lost costs no more than this. */
 const pollMs = 5_000;
@@ -42,26 +40,10 @@ export interface ClaimLoopOptions {
   readonly reconcile: () => Promise<void>;
 }
 
-/** A claim that was made, and what it was made with. */
-interface Made {
-  readonly claim: Claim;
-  readonly slots: number;
-  readonly places: Places;
-  /** Before it left, by both clocks. */
-  readonly startedAtMs: number;
-  readonly startedWallMs: number;
-}
-
 export class ClaimLoop {
   readonly #options: ClaimLoopOptions;
   readonly #wake: WakeSignal;
   #stopped = false;
-  /** A claim is being made or taken in. */
-  #busy = false;
-  /** The last claim took all there was, and knew of nothing that waits for a time. */
-  #quiet = false;
-  /** One that goes along with somebody's transaction, and is not taken in yet; of null nothing came, for the transaction came to nothing. */
-  #along: Promise<Made | null> | null = null;
   #failures = 0;
   #failingSinceMs: number | null = null;
   /** The last claim left something behind for want of slots. */
@@ -110,62 +92,22 @@ export class ClaimLoop {
     await this.#look;
   }
 
-  /**
-   * A claim for the work that a transaction brings in, to be made by that transaction: the call can leave when it is committed,
-   * and no second one has to be. Only where that work is all there is, or whoever brings some would wait for claims that bring
-   * nothing. null: it would not be of use now.
-   */
-  along(jobs: number): Rider | null {
-    if (this.#stopped || this.#busy || this.#along !== null || !this.#quiet || this.#nextLookMs !== null) return null;
-    const { slots } = this.#options.demand();
-    if (slots < jobs) return null;
-    let made: Promise<Made> | undefined;
-    let tell: (made: Promise<Made> | null) => void = () => undefined;
-    this.#along = new Promise<Made | null>((resolve) => {
-      tell = resolve;
-    });
-    this.#places.workCame();
-    this.#wake.set();
-    return {
-      send: (client) => {
-        made = this.#make(slots, (places, withinMs) =>
-          sendClaim(client, this.#options.workerId, slots, { ...places, withinMs }),
-        );
-        return made;
-      },
-      over: (end) => {
-        if (end === 'committed') tell(made?.then((each) => this.#passed(each)) ?? null);
-        else if (end !== 'rolled_back') tell(Promise.reject(end.lost));
-        else {
-          // Should it have been the claim's fault, the next run goes without one.
-          this.#quiet = false;
-          tell(null);
-        }
-      },
-    };
-  }
-
   async #run(): Promise<void> {
-    const { logger } = this.#options;
-    // One that is under way at the end is taken in: what it brought is handed back.
-    while (!this.#stopped || this.#along !== null) {
-      const along = this.#along;
-      const { slots, ahead } = this.#options.demand();
-      if (along === null && slots + ahead <= 0) {
+    const { demand, logger } = this.#options;
+    while (!this.#stopped) {
+      const { slots, ahead } = demand();
+      if (slots + ahead <= 0) {
         await this.#wake.wait(pollMs);
         continue;
       }
       let pauseMs: number;
-      this.#busy = true;
       try {
-        const made = along === null ? await this.#claim(slots, ahead) : await along;
-        pauseMs = made === null ? 0 : await this.#take(made);
+        pauseMs = await this.#claim(slots, ahead);
         this.#failures = 0;
         this.#outOfTime = 0;
         this.#failingSinceMs = null;
       } catch (err) {
         this.#failures += 1;
-        this.#quiet = false;
         this.#places.clear();
         if (ranOutOfTime(err)) this.#outOfTime += 1;
         const now = this.#options.clock.monotonicMs();
@@ -175,41 +117,21 @@ export class ClaimLoop {
         const level = err instanceof DatabaseUnavailableError ? 'warn' : 'error';
         logger[level]({ err, failures: this.#failures }, 'a claim failed');
         pauseMs = Math.min(longestPauseMs, 20 * 2 ** Math.min(this.#failures, 8)) * (0.5 + Math.random() / 2);
-      } finally {
-        this.#busy = false;
-        if (along !== null) this.#along = null;
       }
       if (pauseMs > 0 && !this.#stopped) await this.#wake.wait(pauseMs);
     }
   }
 
-  async #passed(made: Made): Promise<Made> {
-    if (made.claim.jobs.length > 0) await this.#options.database.faultPoints.pass('claim.after');
-    return made;
-  }
-
-  async #claim(slots: number, ahead: number): Promise<Made> {
-    const { database, workerId } = this.#options;
+  /** Gives how long to sleep. */
+  async #claim(slots: number, ahead: number): Promise<number> {
+    const { clock, database, workerId, onClaim, onLeaseLost } = this.#options;
     await this.#lookForLostClaims();
-    return this.#make(slots, (places, withinMs) =>
-      claimJobs(database, workerId, slots, { ahead, ...places, withinMs }),
-    );
-  }
-
-  async #make(slots: number, send: (places: Places, withinMs: number) => Promise<Claim>): Promise<Made> {
-    const { clock } = this.#options;
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
     const places = this.#places.at(startedAtMs);
-    const claim = await send(places, patientMs(this.#outOfTime));
-    return { claim, slots, places, startedAtMs, startedWallMs };
-  }
-
-  /** Gives how long to sleep. */
-  async #take({ claim, slots, places, startedAtMs, startedWallMs }: Made): Promise<number> {
-    const { clock, onClaim, onLeaseLost } = this.#options;
-    this.#quiet = false;
+    const withinMs = patientMs(this.#outOfTime);
+    const claim = await claimJobs(database, workerId, slots, { ahead, ...places, withinMs });
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
@@ -221,7 +143,6 @@ export class ClaimLoop {
     if (claim.jobs.length > 0) await onClaim(claim, startedAtMs, startedWallMs);
     if (claim.more && slots > 0) return 0;
     if (claim.busy) return busyMs * (0.5 + Math.random());
-    this.#quiet = !this.#hungry && claim.nextInMs === null;
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment, or for those who have a slot.
     if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;

@@ -16,7 +16,6 @@ import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs, letGoAhead } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, untouched } from '../postgres/settle-jobs.ts';
-import type { Rider } from '../postgres/transaction.ts';
 import type { Clock } from '../system/clock.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import type { Logger } from '../system/logger.ts';
@@ -130,11 +129,6 @@ export class WorkerPool {
   /** There may be work. */
   wake(): void {
     this.#claims.wake();
-  }
-
-  /** The claim for so many jobs that a transaction of this process brings in, to be made by it; null: it would not be of use now. */
-  claimAlong(jobs: number): Rider | null {
-    return this.#draining ? null : this.#claims.along(jobs);
   }
 
   /** What speaks against this process being ready. */

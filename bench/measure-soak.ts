@@ -5,6 +5,7 @@
  */
 import pg from 'pg';
 import { systemClock as clock } from '../src/system/clock.ts';
+import { cpuSeconds } from './cpu-time.ts';
 import { residentMb } from './measure-footprint.ts';
 import { declareRateLimit, declareUpstream } from './service-client.ts';
 import { type Feeder, feedAsCalled, feedSteadily } from './soak-feeder.ts';
@@ -17,6 +18,8 @@ export interface SoakCase {
   readonly perSecond: number | null;
   /** A fleet window far above the speed covers the lane. */
   readonly windowed: boolean;
+  /** A transaction is left open the whole time. */
+  readonly pinned: boolean;
 }
 
 export interface SoakSample {
@@ -32,6 +35,11 @@ export interface SoakSample {
   readonly deadRows: number;
   readonly workerMb: number;
   readonly walMbPerSecond: number;
+  /**
+   * Processor time that the upstream took for a call, in microseconds. It does the same for each, so this tells how fast the
+   * machine was just then; null: there was no call, or there is no /proc.
+   */
+  readonly upstreamUs: number | null;
 }
 
 export interface SoakRun extends SoakCase {
@@ -39,6 +47,9 @@ export interface SoakRun extends SoakCase {
   /** Calls per second of the first and the last minute, or the first and last fifth of a run of less than five. */
   readonly first: number;
   readonly last: number;
+  /** Processor time of the upstream for a call then, in microseconds; null: not known. */
+  readonly firstUs: number | null;
+  readonly lastUs: number | null;
   /** Memory of the worker after the first of these and at the end, in megabytes. */
   readonly workerMbThen: number;
   readonly workerMbEnd: number;
@@ -76,22 +87,35 @@ export async function soak(
       ? feedAsCalled(ground.intake.url, ground.upstream.count)
       : feedSteadily(ground.intake.url, perSecond);
   await clock.sleep(warmUpMs);
-  const letGo = await leaveTransactionOpen(ground.target);
+  const letGo = soakCase.pinned ? await leaveTransactionOpen(ground.target) : async () => undefined;
   const samples = await takeSamples(ground, feeder, { seconds, sampleSeconds }, onSample);
   await feeder.stop();
   await letGo();
   await ground.close();
 
   const part = Math.max(1, Math.floor(Math.min(60, seconds / 5) / sampleSeconds));
-  const rate = (some: readonly SoakSample[]) => some.reduce((sum, each) => sum + each.callsPerSecond, 0) / some.length;
+  const [first, last] = [samples.slice(0, part), samples.slice(-part)];
   return {
     ...soakCase,
     samples,
-    first: rate(samples.slice(0, part)),
-    last: rate(samples.slice(-part)),
+    first: mean(first, (sample) => sample.callsPerSecond) ?? 0,
+    last: mean(last, (sample) => sample.callsPerSecond) ?? 0,
+    firstUs: mean(first, (sample) => sample.upstreamUs),
+    lastUs: mean(last, (sample) => sample.upstreamUs),
     workerMbThen: samples[part - 1]!.workerMb,
     workerMbEnd: samples.at(-1)!.workerMb,
   };
+}
+
+/** null: of some it is not known. */
+function mean(samples: readonly SoakSample[], value: (sample: SoakSample) => number | null): number | null {
+  let sum = 0;
+  for (const sample of samples) {
+    const each = value(sample);
+    if (each === null) return null;
+    sum += each;
+  }
+  return sum / samples.length;
 }
 
 interface Ground {
@@ -149,10 +173,12 @@ async function takeSamples(
   const startMs = clock.monotonicMs();
   let lastMs = startMs;
   let { wal: lastWal } = await serverCounts(target);
+  let lastCpu = await cpuSeconds(upstream.pid);
   for (let at = sampleSeconds; at <= seconds; at += sampleSeconds) {
     await clock.sleep(Math.max(0, startMs + at * 1000 - clock.monotonicMs()));
     const { total, calls, p50Ms, p99Ms } = await upstream.take();
     const nowMs = clock.monotonicMs();
+    const cpu = await cpuSeconds(upstream.pid);
     const { wal, dead } = await serverCounts(target);
     const sample: SoakSample = {
       second: Math.round((nowMs - startMs) / 1000),
@@ -163,9 +189,11 @@ async function takeSamples(
       deadRows: dead,
       workerMb: await residentMb(workerPid),
       walMbPerSecond: (wal - lastWal) / 1000 / (nowMs - lastMs),
+      upstreamUs: calls === 0 || cpu === lastCpu ? null : ((cpu - lastCpu) * 1_000_000) / calls,
     };
     lastMs = nowMs;
     lastWal = wal;
+    lastCpu = cpu;
     samples.push(sample);
     onSample(sample);
   }

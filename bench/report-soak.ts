@@ -27,6 +27,7 @@ export function soakSection({ capacity, seconds, runs }: SoakResults): Section {
       `first ${of}, calls/s`,
       `last ${of}, calls/s`,
       'last of first',
+      'at equal speed of the machine',
       'p99 at the end, ms',
       'dead rows at the end',
       `worker's memory after the first ${of} and at the end, MB`,
@@ -37,11 +38,18 @@ export function soakSection({ capacity, seconds, runs }: SoakResults): Section {
         run.name,
         inWords(run.first),
         inWords(run.last),
-        `${((run.last / run.first) * 100).toFixed(0)} %`,
+        inPercent(run.last / run.first),
+        run.perSecond !== null || run.firstUs === null || run.lastUs === null
+          ? '-'
+          : inPercent((run.last * run.lastUs) / (run.first * run.firstUs)),
         end.p99Ms === null ? '-' : inWords(end.p99Ms),
         inWords(end.deadRows),
         `${inWords(run.workerMbThen)}, ${inWords(run.workerMbEnd)}`,
       ];
     }),
   };
+}
+
+function inPercent(share: number): string {
+  return `${(share * 100).toFixed(0)} %`;
 }

@@ -1,7 +1,7 @@
 /**
  * `npm run bench:soak`: 10 minutes (`--minutes`) at half of the capacity and at all of it, each without a limit and with a
- * fleet window over the lane, with a transaction left open the whole time. Shows rate, latency, dead rows and the worker's
- * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window`: some
+ * fleet window over the lane, with a transaction left open the whole time; and, for comparison, the last of these without it. Shows rate, latency, dead rows and the worker's
+ * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window,free`: some
  * of them. `--quick`: 20 seconds each. Leaves soak.json, soak.csv and soak.svg in bench/results; `npm run bench:doc` puts the
  * table and the picture into docs/benchmarks.md.
  */
@@ -19,13 +19,13 @@ const { values } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     minutes: { type: 'string', default: '10' },
-    only: { type: 'string', default: 'half,half-window,capacity,capacity-window' },
+    only: { type: 'string', default: 'half,half-window,capacity,capacity-window,free' },
   },
 });
 const seconds = values.quick ? 20 : Math.round(Number(values.minutes) * 60);
 const sampleSeconds = values.quick ? 2 : Math.min(10, seconds / 10);
 const capacitySeconds = values.quick ? 5 : 20;
-const names = ['half', 'half-window', 'capacity', 'capacity-window'];
+const names = ['half', 'half-window', 'capacity', 'capacity-window', 'free'];
 const wanted = values.only.split(',');
 const unknown = wanted.filter((name) => !names.includes(name));
 if (unknown.length > 0) throw new Error(`no soak is called ${unknown.join(' or ')}; there are ${names.join(', ')}`);
@@ -60,10 +60,16 @@ await onStage(longestMinutes, async (stage) => {
 
 function cases(capacity: number): SoakCase[] {
   const all: Record<string, SoakCase> = {
-    half: { name: 'half of the capacity, no limit', perSecond: capacity / 2, windowed: false },
-    'half-window': { name: 'half of the capacity, a fleet window', perSecond: capacity / 2, windowed: true },
-    capacity: { name: 'at capacity, no limit', perSecond: null, windowed: false },
-    'capacity-window': { name: 'at capacity, a fleet window', perSecond: null, windowed: true },
+    half: { name: 'half of the capacity, no limit', perSecond: capacity / 2, windowed: false, pinned: true },
+    'half-window': {
+      name: 'half of the capacity, a fleet window',
+      perSecond: capacity / 2,
+      windowed: true,
+      pinned: true,
+    },
+    capacity: { name: 'at capacity, no limit', perSecond: null, windowed: false, pinned: true },
+    'capacity-window': { name: 'at capacity, a fleet window', perSecond: null, windowed: true, pinned: true },
+    free: { name: 'at capacity, a fleet window, nothing left open', perSecond: null, windowed: true, pinned: false },
   };
   return wanted.map((name) => all[name]!);
 }
@@ -122,6 +128,7 @@ function csv(runs: readonly SoakRun[]): string {
     'deadRows',
     'workerMb',
     'walMbPerSecond',
+    'upstreamUs',
   ] as const;
   const lines = runs.flatMap(({ name, samples }) =>
     samples.map((sample) => [`"${name}"`, ...columns.map((column) => sample[column] ?? '')].join(',')),

@@ -7,6 +7,7 @@
 import { spawn } from 'node:child_process';
 import { open, readFile, rm, stat } from 'node:fs/promises';
 import { createServer } from 'node:net';
+import { totalmem } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import type { Clock } from '../system/clock.ts';
@@ -84,6 +85,13 @@ export async function startServer(place: ServerPlace, port?: number, signal?: Ab
 const passingFaults =
   /lock file "postmaster\.pid"|could not bind|pre-existing shared memory block|is another postmaster/;
 
+/** An eighth of the memory there is, from PostgreSQL's default of 128 MB to 512 MB: it shares the machine with whoever calls it. */
+function sharedBuffersMb(): number {
+  const limited = process.constrainedMemory();
+  const bytes = limited > 0 ? Math.min(limited, totalmem()) : totalmem();
+  return Math.max(128, Math.min(512, Math.floor(bytes / 8 / 1_048_576)));
+}
+
 /** Spawns a server and waits until it is ready; a text says why that may go better at the next try. */
 async function spawnServer(
   place: ServerPlace,
@@ -103,6 +111,9 @@ async function spawnServer(
     timezone: 'UTC',
     log_timezone: 'UTC',
     log_checkpoints: 'off',
+    shared_buffers: `${sharedBuffersMb()}MB`,
+    // With the default of 1 GB a busy queue has a checkpoint each minute, and after each of them every page goes to the log whole.
+    max_wal_size: '2GB',
     ...place.settings,
   };
   const child = spawn(

@@ -168,8 +168,11 @@ export class Maintenance {
     if (startedMs < this.#nextWholeLookMs) return runMaintenanceOnce(this.#options, false);
     this.#nextWholeLookMs = startedMs + wholeLookMs;
     const counts = await runMaintenanceOnce(this.#options, true);
-    const tookMs = clock.monotonicMs() - startedMs;
-    this.#nextWholeLookMs = startedMs + Math.min(mostWholeLookMs, Math.max(wholeLookMs, tookMs * wholeLookShare));
+    // Where jobs were found the time is not the look's alone, and there may be more.
+    if (counts.reaped === 0) {
+      const tookMs = clock.monotonicMs() - startedMs;
+      this.#nextWholeLookMs = startedMs + Math.min(mostWholeLookMs, Math.max(wholeLookMs, tookMs * wholeLookShare));
+    }
     return counts;
   }
 

@@ -343,3 +343,36 @@ t.test('a claim waits for nobody who has changed a window: it goes away busy, an
   });
   t.equal((await store.claim(5)).jobs.length, 2);
 });
+
+t.test(
+  'of claimers that meet windows nobody has used yet, one makes each: no second row takes a quota of its own',
+  async (t) => {
+    const partitions = 20;
+    const store = await useClaims(t, { max: 6 });
+    await store.putUpstream('api');
+    await store.putLimit('account', { limit: 2, per: 3_600, by_partition: true, upstreams: ['api'] });
+    for (let i = 0; i < partitions; i += 1) await store.addJobs({ count: 20, partitionKey: `p${i}` });
+    const workers = await Promise.all(Array.from({ length: 6 }, () => newWorker(store.database)));
+    const taken = await Promise.all(
+      workers.map(async (worker) => {
+        let jobs = 0;
+        for (let idle = 0; idle < 5; ) {
+          const claim = await store.claim(2, worker);
+          jobs += claim.jobs.length;
+          idle = claim.jobs.length === 0 && !claim.busy && !claim.more ? idle + 1 : 0;
+        }
+        return jobs;
+      }),
+    );
+    t.equal(
+      taken.reduce((sum, jobs) => sum + jobs, 0),
+      2 * partitions,
+    );
+    t.same(
+      await store.database.query(
+        'select count(*)::int as rows, count(distinct partition_key)::int as windows from sluice.rate_windows',
+      ),
+      [{ rows: partitions, windows: partitions }],
+    );
+  },
+);

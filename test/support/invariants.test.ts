@@ -89,6 +89,11 @@ const corruptions: ReadonlyArray<readonly [rule: Invariant, what: string, sql: s
   ['claimable', 'an upstream is gone', `delete from sluice.upstreams where name = 'slow'`],
   ['leased', 'a worker is gone', `delete from sluice.workers`],
   ['leased', 'a lease is of another group', `update sluice.running_jobs set group_id = -1`],
+  [
+    'one_window',
+    'a window is there twice',
+    'insert into sluice.rate_windows select * from sluice.rate_windows limit 1',
+  ],
   ['due', 'a scheduled job without a time', `update sluice.parked_jobs set due_at = null where state = 'scheduled'`],
   ['due', 'a held job with a time', `update sluice.parked_jobs set due_at = now() where state = 'held'`],
   [

@@ -12,6 +12,7 @@ export const invariants = {
   place: 'a state row at another place (lane, rank, seq) than its job says, where nothing finds it',
   claimable: 'a ready job in a lane or group that is gone, marked empty, or closed by nothing that could open it',
   leased: 'a running job without a worker, or outside of its lane and group',
+  one_window: 'more than one row of a window',
   due: 'a scheduled job without a time, or a held one with one',
   key_of_a_job: 'a key that is taken, and neither its job is there nor a receipt of it',
   job_of_a_key: 'an unfinished job whose key is not taken, or by another job',
@@ -97,6 +98,9 @@ broken (rule, subject, detail) as (
        when not exists (select 1 from sluice.lanes l where l.id = r.lane_id and l.group_id = r.group_id)
          then format('there is no lane %s in group %s', r.lane_id, r.group_id) end as why) v
    where v.why is not null
+  union all
+  select 'one_window', w.limit_name, format('partition "%s": %s rows', w.partition_key, count(*))
+    from sluice.rate_windows w group by w.limit_name, w.partition_key having count(*) > 1
   union all
   select 'due', p.job_id::text, p.state from sluice.parked_jobs p where (p.state = 'scheduled') is distinct from (p.due_at is not null)
   union all

@@ -20,6 +20,7 @@ export interface SoakCase {
   readonly windowed: boolean;
   /** A transaction is left open the whole time. */
   readonly pinned: boolean;
+  readonly lanes: number;
 }
 
 export interface SoakSample {
@@ -61,7 +62,7 @@ const warmUpMs = 10_000;
 /** Calls per second that one worker makes while another process takes in as much, with nothing in the way. */
 export async function measureCapacity(stage: Stage, seconds: number): Promise<number> {
   const ground = await prepare(stage, 'capacity', false);
-  const feeder = feedAsCalled(ground.intake.url, ground.upstream.count);
+  const feeder = feedAsCalled(ground.intake.url, 1, ground.upstream.count);
   await clock.sleep(warmUpMs);
   await ground.upstream.take();
   const startMs = clock.monotonicMs();
@@ -81,11 +82,11 @@ export async function soak(
   onSample: (sample: SoakSample) => void,
 ): Promise<SoakRun> {
   const ground = await prepare(stage, `soak_${index}`, soakCase.windowed);
-  const { perSecond } = soakCase;
+  const { perSecond, lanes } = soakCase;
   const feeder =
     perSecond === null
-      ? feedAsCalled(ground.intake.url, ground.upstream.count)
-      : feedSteadily(ground.intake.url, perSecond);
+      ? feedAsCalled(ground.intake.url, lanes, ground.upstream.count)
+      : feedSteadily(ground.intake.url, lanes, perSecond);
   await clock.sleep(warmUpMs);
   const letGo = soakCase.pinned ? await leaveTransactionOpen(ground.target) : async () => undefined;
   const samples = await takeSamples(ground, feeder, { seconds, sampleSeconds }, onSample);

@@ -19,22 +19,23 @@ const tickMs = 50;
 const enoughWaiting = 3_000;
 const closedBatch = 1_000;
 
-/** So many items a second, by the clock: what was late is made up for. */
-export function feedSteadily(serviceUrl: string, perSecond: number): Feeder {
+/** So many items a second, by the clock, in batches of what is due after a tick: what was late is made up for. @param lanes they go to, in turn */
+export function feedSteadily(serviceUrl: string, lanes: number, perSecond: number): Feeder {
   const startMs = clock.monotonicMs();
-  return feed(serviceUrl, async (given) => {
+  const least = (perSecond * tickMs) / 1000;
+  return feed(serviceUrl, lanes, async (given) => {
     const due = Math.floor(((clock.monotonicMs() - startMs) * perSecond) / 1000) - given;
-    return Math.min(due, closedBatch);
+    return due < least ? 0 : Math.min(due, closedBatch);
   });
 }
 
-/** As many as have been called. */
-export function feedAsCalled(serviceUrl: string, called: () => Promise<number>): Feeder {
-  return feed(serviceUrl, async (given) => (given - (await called()) < enoughWaiting ? closedBatch : 0));
+/** As many as have been called. @param lanes they go to, in turn */
+export function feedAsCalled(serviceUrl: string, lanes: number, called: () => Promise<number>): Feeder {
+  return feed(serviceUrl, lanes, async (given) => (given - (await called()) < enoughWaiting ? closedBatch : 0));
 }
 
 /** `next`: how many to post now, by how many have been given out. */
-function feed(serviceUrl: string, next: (given: number) => Promise<number>): Feeder {
+function feed(serviceUrl: string, lanes: number, next: (given: number) => Promise<number>): Feeder {
   const pool = new Pool(serviceUrl, { connections: inFlight });
   const stopped = new AbortController();
   let given = 0;
@@ -42,9 +43,10 @@ function feed(serviceUrl: string, next: (given: number) => Promise<number>): Fee
   const post = async (count: number) => {
     given += count;
     const now = clock.wallMs();
-    const batch = items(`soak-${given}`, count).map((item) => ({
+    const batch = items(`soak-${given}`, count).map((item, place) => ({
       ...item,
       idempotency_key: `${item.idempotency_key}-${now}`,
+      ...(lanes === 1 ? {} : { partition_key: `lane-${place % lanes}` }),
     }));
     const answer = await request(`${serviceUrl}/v1/batches`, {
       dispatcher: pool,

@@ -1,9 +1,10 @@
 /**
  * `npm run bench:soak`: 10 minutes (`--minutes`) at half of the capacity and at all of it, each without a limit and with a
- * fleet window over the lane, with a transaction left open the whole time; and, for comparison, the last of these without it. Shows rate, latency, dead rows and the worker's
- * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window,free`: some
- * of them. `--quick`: 20 seconds each. Leaves soak.json, soak.csv and soak.svg in bench/results; `npm run bench:doc` puts the
- * table and the picture into docs/benchmarks.md.
+ * fleet window over the lane, with a transaction left open the whole time. Shows rate, latency, dead rows and the worker's
+ * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window`: some
+ * of them, or those that come by name only: `free`, the last of these with nothing left open, and `lanes`, with ten lanes.
+ * `--quick`: 20 seconds each. Leaves soak.json, soak.csv and soak.svg in bench/results; `npm run bench:doc` puts the table and
+ * the picture into docs/benchmarks.md.
  */
 import { writeFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
@@ -19,13 +20,14 @@ const { values } = parseArgs({
   options: {
     quick: { type: 'boolean', default: false },
     minutes: { type: 'string', default: '10' },
-    only: { type: 'string', default: 'half,half-window,capacity,capacity-window,free' },
+    only: { type: 'string', default: 'half,half-window,capacity,capacity-window' },
   },
 });
 const seconds = values.quick ? 20 : Math.round(Number(values.minutes) * 60);
 const sampleSeconds = values.quick ? 2 : Math.min(10, seconds / 10);
 const capacitySeconds = values.quick ? 5 : 20;
-const names = ['half', 'half-window', 'capacity', 'capacity-window', 'free'];
+const names = ['half', 'half-window', 'capacity', 'capacity-window', 'free', 'lanes'];
+const usual = { windowed: false, pinned: true, lanes: 1 };
 const wanted = values.only.split(',');
 const unknown = wanted.filter((name) => !names.includes(name));
 if (unknown.length > 0) throw new Error(`no soak is called ${unknown.join(' or ')}; there are ${names.join(', ')}`);
@@ -60,16 +62,18 @@ await onStage(longestMinutes, async (stage) => {
 
 function cases(capacity: number): SoakCase[] {
   const all: Record<string, SoakCase> = {
-    half: { name: 'half of the capacity, no limit', perSecond: capacity / 2, windowed: false, pinned: true },
-    'half-window': {
-      name: 'half of the capacity, a fleet window',
-      perSecond: capacity / 2,
+    half: { name: 'half of the capacity, no limit', perSecond: capacity / 2, ...usual },
+    'half-window': { name: 'half of the capacity, a fleet window', perSecond: capacity / 2, ...usual, windowed: true },
+    capacity: { name: 'at capacity, no limit', perSecond: null, ...usual },
+    'capacity-window': { name: 'at capacity, a fleet window', perSecond: null, ...usual, windowed: true },
+    free: {
+      name: 'at capacity, a fleet window, nothing left open',
+      perSecond: null,
+      ...usual,
       windowed: true,
-      pinned: true,
+      pinned: false,
     },
-    capacity: { name: 'at capacity, no limit', perSecond: null, windowed: false, pinned: true },
-    'capacity-window': { name: 'at capacity, a fleet window', perSecond: null, windowed: true, pinned: true },
-    free: { name: 'at capacity, a fleet window, nothing left open', perSecond: null, windowed: true, pinned: false },
+    lanes: { name: 'at capacity, a fleet window, ten lanes', perSecond: null, ...usual, windowed: true, lanes: 10 },
   };
   return wanted.map((name) => all[name]!);
 }

@@ -8,8 +8,8 @@
  * Waits for nobody: lanes, windows and rows that another claimer holds are skipped and reported as `busy`.
  * Cost: one look at the groups, then only open lanes by (group_id, next_at) and their heads by (lane_id, rank, seq); what
  * waits in closed lanes is never read. A lane without a limit touches no window.
- * Lock order: advisory 7305001 (definitions, shared), 7305002 (cooldowns, shared, tried), lanes, rate_windows, cooldowns,
- * job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
+ * Lock order: advisory 7305001 (definitions, shared), 7305002 (cooldowns, shared, tried), lanes, rate_windows (a row is made under
+ * 7305006, tried), cooldowns, job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
  * statistics say that these tables are empty, and a plan that believes them reads every dead row. Nor may a loop be turned
  * round: `x.id = any (array[p.id])` can only be looked up in the index of x for each p, where `x.id = p.id` also lets all of
  * x be walked in the order of its index, with the few of p gone through at each row. What is only read is looked up in
@@ -36,6 +36,11 @@ language sql as $$
                    order by g.id for no key update skip locked)
     returning id)
   select coalesce(array_agg(id), '{}') from shut
+$$;
+-- The next one's part of so many jobs, where so many have a part in them. What is left over goes to chance: were it always for the
+-- first, they would have to change places each time. Where there are fewer jobs than takers, the first have one each.
+create or replace function sluice.part_of(p_jobs bigint, p_among bigint) returns bigint language sql volatile as $$
+  select case when p_jobs < p_among then least(p_jobs, 1) else p_jobs / p_among + (random() * p_among < p_jobs % p_among)::int end
 $$;
 create or replace function sluice.close_lane(p_lane bigint, p_until timestamptz, p_by text, p_name text) returns void
 language sql as $$
@@ -84,6 +89,8 @@ declare
   v_due boolean;
   v_late boolean;
   v_lanes_left int;
+  -- Who is served goes behind the others: only where not all can be.
+  v_turning boolean;
   v_visited int;
   v_seen bigint[] := '{}';
   v_shut int[] := '{}';
@@ -119,6 +126,8 @@ declare
   g_jobs bigint;
   g_share bigint;
   g_permit float8;
+  -- Not all of its lanes that were looked at had their part.
+  g_cut boolean;
   g_opens bigint;
   g_spent bigint;
   g_at timestamptz;
@@ -218,6 +227,7 @@ begin
           v_left := greatest(0, v_left - v_ahead);
           v_ahead := 0;
         end if;
+        v_turning := v_round > 1 or c.n_lanes >= v_want or v_left < c.n_lanes;
       end if;
       v_visited := v_visited + 1;
       if c.group_id <> all (v_turn_group) then
@@ -227,7 +237,8 @@ begin
       v_seen := v_seen || c.lane_ids;
       continue when c.group_id = any (v_shut);
       if v_left <= 0 then v_more := true; continue; end if;
-      g_share := ceil(v_left::float8 * array_length(c.lane_ids, 1) / v_lanes_left);
+      g_share := case when v_turning then ceil(v_left::float8 * array_length(c.lane_ids, 1) / v_lanes_left)
+                      else sluice.part_of(v_left::bigint * array_length(c.lane_ids, 1), v_lanes_left) end;
       v_lanes_left := v_lanes_left - array_length(c.lane_ids, 1);
 
       -- ------------------------------------------------------------ gates of the group
@@ -322,11 +333,13 @@ begin
         continue;
       end if;
 
-      -- ------------------------------------------------------------ its lanes, least recently served first
+      -- ------------------------------------------------------------ its lanes, by their places in the turn
       p_lane := '{}'; p_row := '{}'; p_permit := '{}'; p_charged := '{}';
       p_fail_lane := '{}'; p_fail_rank := '{}'; p_fail_seq := '{}'; p_served := '{}'; p_drained := '{}';
+      g_cut := false;
       for i in 1 .. array_length(c.lane_ids, 1) loop
-        l_jobs := ceil(least(g_jobs, g_room, v_left)::float8 / (array_length(c.lane_ids, 1) - i + 1));
+        l_jobs := sluice.part_of(least(g_jobs, g_room, v_left), array_length(c.lane_ids, 1) - i + 1);
+        g_cut := l_jobs < 1 or g_cut;
         if l_jobs < 1 then
           v_more := v_more or g_room > 0;
           exit;
@@ -542,6 +555,7 @@ begin
             end if;
           end loop;
           v_shut := v_shut || sluice.close_groups_under(g_short, g_closes, g_closed_name);
+          g_cut := true;
           exit;
         else
           p_served := p_served || l_id;
@@ -608,9 +622,15 @@ begin
         v_more := true;
       end if;
       if g_closes is not null or g_jobs < 1 then v_shut := v_shut || c.group_id; end if;
-      -- A lane's next_at is also its place in the turn; alone there is no turn, and the row stays as it is.
-      if p_served <> '{}' and c.n_lanes > 1 then
-        update sluice.lanes x set next_at = sluice.at_us(sluice.clock_us())
+      -- A lane's next_at is also its place in the turn: who was served goes behind the others, in the same order. Where each had its
+      -- part, or there is but one, the rows stay as they are: each change leaves an entry in every index, which all who look for
+      -- the lane step over until vacuum comes. Who has a window, or places, together with lanes that are not of this group, or
+      -- that are of the same partition, may have left nothing for them.
+      if p_served <> '{}' and c.n_lanes > 1
+         and (v_turning or g_cut or g_counted or c.partition_limits <> '{}'
+              or c.shared_limits <> '{}' and c.n_lanes > array_length(c.lane_ids, 1)) then
+        l_us := sluice.clock_us() - cardinality(p_served);
+        update sluice.lanes x set next_at = sluice.at_us(l_us + array_position(p_served, x.id))
          where x.id = any (array(select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked));
       end if;
       for i in 1 .. coalesce(array_length(p_drained, 1), 0) loop
@@ -688,7 +708,7 @@ export interface LanePlace {
   readonly seq: number;
 }
 
-/** Where the turn of a group begins: no lane of it that is open was served or opened earlier, in microseconds of the epoch. */
+/** Where the turn of a group begins: no lane of it that is open has an earlier place, in microseconds of the epoch. */
 export interface TurnPlace {
   readonly groupId: number;
   readonly us: number;

@@ -5,7 +5,7 @@
 import type { Fault } from '../domain/errors.ts';
 import type { KeySource, Verdict } from '../domain/job.ts';
 import type { BatchVerdict, ItemVerdict, RequestKey } from '../domain/submission.ts';
-import { type Database, promptly, promptMs } from './database.ts';
+import { type Database, promptMs } from './database.ts';
 import type { StoredState } from './job-state.ts';
 
 export type Replay =
@@ -16,9 +16,7 @@ export type Replay =
 
 /** null: no batch of this tenant came under this key (or it is no longer kept). */
 export async function readReplay(database: Database, tenant: string, requestKey: RequestKey): Promise<Replay | null> {
-  // The first thing that a POST with a key asks for, on any connection of the pool, and by index: one that fell silent is told soon.
-  const prompt = promptly(database, () => promptMs);
-  const [batch] = await prompt.query<{
+  const [batch] = await database.query<{
     id: string;
     fingerprint: string;
     correlation_id: string | null;
@@ -28,10 +26,12 @@ export async function readReplay(database: Database, tenant: string, requestKey:
        from sluice.batches b where b.tenant = $1 and b.request_key = $2`,
     [tenant, requestKey.key],
     'read-replay',
+    // The first thing that a POST with a key asks for, on any connection of the pool: one that fell silent is told soon.
+    { withinMs: promptMs },
   );
   if (batch === undefined) return null;
   if (batch.fingerprint !== requestKey.fingerprint) return { kind: 'other', batchId: batch.id };
-  const items = await readVerdicts(prompt, batch.id, { from: 0, most: null });
+  const items = await readVerdicts(database, batch.id, { from: 0, most: null });
   return {
     kind: 'same',
     batch: { batchId: batch.id, createdAt: batch.created_at, correlationId: batch.correlation_id, items },

@@ -92,7 +92,8 @@ declare
   i int;
   v_at tid := sluice.window_seen_at(p_limit, p_partition);
   v_by_name boolean := true;
-  v_began timestamptz := clock_timestamp();
+  v_began timestamptz;
+  v_took interval;
 begin
   -- A claim that has the row moves it on, so it is followed some times.
   for tries in 1 .. 5 loop
@@ -104,8 +105,10 @@ begin
     exit when found;
   end loop;
   if v_by_name then
+    v_began := clock_timestamp();
     select x.ctid into v_at from sluice.rate_windows x where x.limit_name = p_limit and x.partition_key = p_partition for no key update;
     if not found then return; end if;
+    v_took := clock_timestamp() - v_began;
     select * into w from sluice.rate_windows x where x.ctid = v_at;
   end if;
   if w.algorithm = 'sliding_window' then
@@ -125,7 +128,7 @@ begin
                                                / (r.per_seconds::float8 * 1000000)))
       into w.level from sluice.rate_limits r where r.name = p_limit;
   end if;
-  perform sluice.window_seen(p_limit, p_partition, sluice.store_window(w, v_at), v_by_name, clock_timestamp() - v_began);
+  perform sluice.window_seen(p_limit, p_partition, sluice.store_window(w, v_at), v_by_name, v_took);
 end $$;
 
 -- Places that became free under an order, a max_in_flight or a ramp open what waited for them.

@@ -2,7 +2,8 @@
  * The rows of windows, cooldowns and leases as a claim takes hold of them: locked, written back, counted. What a window's state
  * means is rate-windows.ts.
  * Invariants: nobody is waited for, a row that another claimer holds is told as null; there is one row for a limit and a
- * partition, found by its name wherever it is.
+ * partition, found by its name wherever it is. No index says so: whoever makes one holds advisory 7305006 of its name (or the
+ * definitions' lock alone, steer-rate-windows.ts).
  */
 
 export const windowRowsFunctions = {
@@ -67,8 +68,8 @@ create or replace function sluice.window_seen_at(p_limit text, p_partition text)
   select case when split_part(x.seen, ' ', 2)::float8 > extract(epoch from clock_timestamp()) then split_part(x.seen, ' ', 1)::tid end
     from (select nullif(current_setting('sluice.window_' || md5(p_limit || chr(10) || p_partition), true), '') as seen) x
 $$;
--- p_by_name: it was looked up so, and that took p_took: such looks may take a five-hundredth of the session's time, and come each
--- second to each minute. Else it was where it was known to be, and is known for no longer than it was.
+-- p_by_name: it was looked up so, and that took p_took (perhaps with a wait for the row): such looks may take a five-hundredth of
+-- the session's time, and come each second to each ten. Else it was where it was known to be, and is known for no longer than it was.
 create or replace function sluice.window_seen(p_limit text, p_partition text, p_at tid, p_by_name boolean, p_took interval)
 returns void language plpgsql as $$
 declare
@@ -78,7 +79,7 @@ begin
     perform set_config(v_name, p_at || ' ' || split_part(current_setting(v_name), ' ', 2), false);
   elsif p_took > interval '1 millisecond' then
     perform set_config(v_name, p_at || ' ' || extract(epoch from clock_timestamp() + least(greatest(500 * p_took, interval '1 second'),
-                                                                                           interval '1 minute')), false);
+                                                                                           interval '10 seconds')), false);
   end if;
 end $$;
 

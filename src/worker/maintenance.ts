@@ -134,7 +134,10 @@ export class Maintenance {
   readonly #retention: RetentionRounds;
   /** Rounds in a row in which the time of a statement ran out. */
   #outOfTime = 0;
+  readonly #wholeLook: MaintenanceOptions;
   #nextWholeLookMs = Number.NEGATIVE_INFINITY;
+  /** Of these in a row: they may be far slower than all the rest. */
+  #wholeLooksOutOfTime = 0;
   #stopped = false;
   #loop: Promise<void> | undefined;
 
@@ -142,6 +145,8 @@ export class Maintenance {
     // All replicas may have met the same silence: jobs of dead workers must not wait for the usual limit of any statement here.
     const database = promptly(options.database, () => patientMs(this.#outOfTime));
     this.#options = { ...options, database };
+    const patient = promptly(options.database, () => patientMs(this.#wholeLooksOutOfTime));
+    this.#wholeLook = { ...options, database: patient };
     this.#wake = new WakeSignal(options.clock);
     this.#fuses = new FuseWalks(this.#options);
     this.#retention = new RetentionRounds({ ...this.#options, policy: options.retention });
@@ -162,20 +167,6 @@ export class Maintenance {
     await this.#loop;
   }
 
-  async #lookForOrphans(): Promise<MaintenanceCounts> {
-    const { clock } = this.#options;
-    const startedMs = clock.monotonicMs();
-    if (startedMs < this.#nextWholeLookMs) return runMaintenanceOnce(this.#options, false);
-    this.#nextWholeLookMs = startedMs + wholeLookMs;
-    const counts = await runMaintenanceOnce(this.#options, true);
-    // Where jobs were found the time is not the look's alone, and there may be more.
-    if (counts.reaped === 0) {
-      const tookMs = clock.monotonicMs() - startedMs;
-      this.#nextWholeLookMs = startedMs + Math.min(mostWholeLookMs, Math.max(wholeLookMs, tookMs * wholeLookShare));
-    }
-    return counts;
-  }
-
   async #run(): Promise<void> {
     const { logger, database } = this.#options;
     const cursor = newSweepCursor();
@@ -193,6 +184,26 @@ export class Maintenance {
         logger.warn({ err }, 'a round of maintenance failed; the next one tries again');
       }
       if (!this.#stopped && !more) await this.#wake.wait(intervalMs * (0.8 + 0.4 * Math.random()));
+    }
+  }
+
+  async #lookForOrphans(): Promise<MaintenanceCounts> {
+    const { clock } = this.#options;
+    const startedMs = clock.monotonicMs();
+    if (startedMs < this.#nextWholeLookMs) return runMaintenanceOnce(this.#options, false);
+    let reaped = 0;
+    try {
+      const counts = await runMaintenanceOnce(this.#wholeLook, true);
+      reaped = counts.reaped;
+      this.#wholeLooksOutOfTime = 0;
+      return counts;
+    } catch (err) {
+      if (ranOutOfTime(err)) this.#wholeLooksOutOfTime += 1;
+      throw err;
+    } finally {
+      // Where jobs were found the time is not the look's alone, and there may be more.
+      const tookMs = reaped > 0 ? 0 : clock.monotonicMs() - startedMs;
+      this.#nextWholeLookMs = startedMs + Math.min(mostWholeLookMs, Math.max(wholeLookMs, tookMs * wholeLookShare));
     }
   }
 }

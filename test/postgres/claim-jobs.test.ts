@@ -376,3 +376,63 @@ t.test(
     );
   },
 );
+
+t.test(
+  'lanes that all have their part in each claim keep their rows, and what does not come out even goes to all alike',
+  async (t) => {
+    const store = await useClaims(t);
+    await store.putUpstream('api');
+    await store.putUpstream('other');
+    // Two lanes of one group, and one of another.
+    const lanes = [
+      { upstream: 'api', partitionKey: 'a' },
+      { upstream: 'api', partitionKey: 'b' },
+      { upstream: 'other', partitionKey: 'c' },
+    ];
+    for (const lane of lanes) await store.addJobs({ count: 400, ...lane });
+    const rows = () => store.database.query('select id, ctid, next_at from sluice.lanes order by id');
+    const before = await rows();
+    const counts = new Map(lanes.map(({ partitionKey }) => [partitionKey, 0]));
+    for (let i = 0; i < 120; i += 1) {
+      const { jobs } = await store.claim(4);
+      t.equal(jobs.length, 4);
+      t.equal(new Set(jobs.map((job) => job.partitionKey)).size, 3, 'each has its part');
+      for (const { partitionKey } of jobs) counts.set(partitionKey!, counts.get(partitionKey!)! + 1);
+    }
+    t.same(await rows(), before);
+    // 160 is the mean, 5 the standard deviation.
+    for (const [key, count] of counts) t.ok(Math.abs(count - 160) < 40, `${key}: ${count}`);
+  },
+);
+
+t.test('lanes of which not all can be served take turns: whoever was served goes behind the others', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  for (const partitionKey of ['a', 'b', 'c', 'd', 'e']) await store.addJobs({ count: 20, partitionKey });
+  const order: (string | null)[] = [];
+  for (let i = 0; i < 10; i += 1) order.push(...(await store.claim(2)).jobs.map((job) => job.partitionKey));
+  t.equal(order.length, 20);
+  for (let turn = 0; turn < 4; turn += 1) {
+    t.equal(new Set(order.slice(turn * 5, turn * 5 + 5)).size, 5, `turn ${turn + 1} has each once`);
+  }
+});
+
+t.test('upstreams that share a window share it, though one alone could use it up each time', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('a');
+  await store.putUpstream('b');
+  await store.putLimit('both', { limit: 10, per: 1, upstreams: ['a', 'b'] });
+  await store.addJobs({ count: 200, upstream: 'a' });
+  await store.addJobs({ count: 200, upstream: 'b' });
+  let now = await store.clockUs();
+  const taken = { a: 0, b: 0 };
+  for (let window = 0; window < 6; window += 1) {
+    await store.setClock(now);
+    const jobs = await store.claimAll(64);
+    for (const { upstream } of jobs) taken[upstream as 'a' | 'b'] += 1;
+    await store.settle(jobs);
+    now += 1.2 * second;
+  }
+  t.equal(taken.a + taken.b, 60);
+  t.ok(Math.min(taken.a, taken.b) >= 20, `${taken.a} and ${taken.b}`);
+});

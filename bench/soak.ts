@@ -2,11 +2,11 @@
  * `npm run bench:soak`: 10 minutes (`--minutes`) at half of the capacity and at all of it, each without a limit and with a
  * fleet window over the lane, with a transaction left open the whole time. Shows rate, latency, dead rows and the worker's
  * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window`: some
- * of them, or those that come by name only: `free`, the last of these with nothing left open, and `lanes`, with ten lanes.
+ * of them (what is there of the others, of the same commit and length, is kept), or those that come by name only: `free`, the last of these with nothing left open, and `lanes`, with ten lanes.
  * `--quick`: 20 seconds each. Leaves soak.json, soak.csv and soak.svg in bench/results; `npm run bench:doc` puts the table and
  * the picture into docs/benchmarks.md.
  */
-import { writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
 import { table } from '../src/cli/demo/table.ts';
 import { inWords } from './figures.ts';
@@ -38,9 +38,10 @@ await onStage(longestMinutes, async (stage) => {
   const machine = await describeMachine(database);
   console.log(machineInWords(machine));
   const at = new Date().toISOString();
-  const capacity = await measureCapacity(stage, capacitySeconds);
+  const earlier = await runsOf(machine.commit);
+  const capacity = earlier?.capacity ?? (await measureCapacity(stage, capacitySeconds));
   console.log(`\ncapacity, taken in and worked off at once: ${inWords(capacity)} jobs/s`);
-  const runs: SoakRun[] = [];
+  const runs: SoakRun[] = [...(earlier?.runs ?? [])];
   const save = async () => {
     const results: SoakResults = { at, machine, loadAtEnd: load(), capacity, seconds, sampleSeconds, runs };
     await writeFile(resultPath('soak.svg'), svgPlot('Rate, latency, dead rows and memory over time', panels(runs)));
@@ -59,6 +60,17 @@ await onStage(longestMinutes, async (stage) => {
   console.log(`\n${title}\n${table([header, ...rows])}`);
   console.log(`\nload at the end ${load()}; all figures are in ${path}, with soak.csv and soak.svg beside it`);
 });
+
+/** What is there of other cases, of the same length and commit: it is kept. */
+async function runsOf(commit: string | null): Promise<Pick<SoakResults, 'capacity' | 'runs'> | null> {
+  const text = await readFile(resultPath('soak.json'), 'utf8').catch(() => null);
+  if (text === null) return null;
+  const before = JSON.parse(text) as SoakResults;
+  if (commit === null || before.machine.commit !== commit || before.seconds !== seconds) return null;
+  const again = new Set(cases(before.capacity).map(({ name }) => name));
+  const runs = before.runs.filter(({ name }) => !again.has(name));
+  return runs.length === 0 ? null : { capacity: before.capacity, runs };
+}
 
 function cases(capacity: number): SoakCase[] {
   const all: Record<string, SoakCase> = {

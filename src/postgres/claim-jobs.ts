@@ -37,6 +37,10 @@ language sql as $$
     returning id)
   select coalesce(array_agg(id), '{}') from shut
 $$;
+-- How a claim is told of a window, and tells of it. Names of limits have no line feed.
+create or replace function sluice.window_name(p_limit text, p_partition text) returns text language sql immutable as $$
+  select case when p_partition = '' then p_limit else p_limit || chr(10) || p_partition end
+$$;
 -- The next one's part of so many jobs, where so many have a part in them. What is left over goes to chance: were it always for the
 -- first, they would have to change places each time. Where there are fewer jobs than takers, the first have one each.
 create or replace function sluice.part_of(p_jobs bigint, p_among bigint) returns bigint language sql volatile as $$
@@ -52,7 +56,7 @@ $$;
 -- place from which on to look: what is before it was taken or was not there a moment ago, and its rows may be dead but not gone.
 -- p_behind_*: jobs that are known to be ready before those places. p_turn_*: by group, where its turn
 -- begins: no lane that is open has an earlier place in it.
--- p_window_*: by limit, where its window's row was a moment ago. p_claim: known by this name until its jobs ahead may be started.
+-- p_window_*: by window (window_name), where its row was a moment ago. p_claim: known by this name until its jobs ahead may be started.
 create or replace function sluice.claim_jobs(p_worker uuid, p_slots int, p_ahead int default 0, p_from_lane bigint[] default '{}',
                                              p_from_rank int[] default '{}', p_from_seq bigint[] default '{}',
                                              p_window_name text[] default '{}', p_window_at tid[] default '{}',
@@ -74,6 +78,9 @@ declare
   k_most_rounds constant int := 8;
   -- How soon a lane that waits for a running call is looked at again should the call's end not have told it.
   k_recheck constant interval := interval '100 milliseconds';
+  -- Lanes that a window closes until the same moment (one partition of several tenants, or queues) open within so much of it, in an
+  -- order that is chance's, those that were served as much later: always in the same order, the last would have nothing.
+  k_spread constant interval := interval '0.3 milliseconds';
   v_now timestamptz;
   v_us bigint;
   v_version bigint;
@@ -403,14 +410,17 @@ begin
           end loop;
         end if;
 
-        if g_ok and l_closes is null then
+        if g_ok and l_closes is null and c.partition_limits <> '{}' then
+          v_since := clock_timestamp();
           for k in 1 .. coalesce(array_length(c.partition_limits, 1), 0) loop
             select * into r from sluice.rate_limits x where x.name = c.partition_limits[k];
-            w := sluice.lock_window(r, l_key);
+            w := sluice.lock_window(r, l_key, v_window_at[array_position(v_window_name, sluice.window_name(r.name, l_key))]);
             if w.limit_name is null then g_ok := false; exit; end if;
             l_r := array_append(l_r, r);
             l_w := array_append(l_w, w);
           end loop;
+          -- Less what windows take whose rows are where they belong: there may be many.
+          v_look := v_look + greatest(interval '0', clock_timestamp() - v_since - cardinality(l_w) * interval '200 microseconds');
         end if;
         if not g_ok then v_busy := true; continue; end if;
 
@@ -444,7 +454,8 @@ begin
           end loop;
         end if;
         if l_closes is not null then
-          perform sluice.close_lane(l_id, l_closes, l_closed_by, l_closed_name);
+          perform sluice.close_lane(l_id, l_closes + case when l_closed_by = 'window' then random() * k_spread else '0' end,
+                                    l_closed_by, l_closed_name);
           continue;
         end if;
 
@@ -519,7 +530,9 @@ begin
           w := l_w[k];
           if l_cost > 0 then
             w := sluice.rate_window_charge(w, r, l_us, l_cost);
-            perform sluice.store_window(w);
+            v_place := coalesce(array_position(v_window_name, sluice.window_name(r.name, l_key)), cardinality(v_window_name) + 1);
+            v_window_name[v_place] := sluice.window_name(r.name, l_key);
+            v_window_at[v_place] := sluice.store_window(w, v_window_at[v_place]);
           end if;
           l_opens := sluice.rate_window_opens_us(w, r, l_us, coalesce(l_blocked, 1));
           if l_opens is distinct from l_us and (l_closes is null or l_opens is null or sluice.at_us(l_opens) > l_closes) then
@@ -540,7 +553,8 @@ begin
             if l_taken > 0 and c.n_lanes > 1 then p_served := p_served || l_id; end if;
           end if;
         elsif l_closes is not null then
-          perform sluice.close_lane(l_id, l_closes, l_closed_by, l_closed_name);
+          perform sluice.close_lane(l_id, l_closes + (random() + (l_taken > 0)::int) * k_spread,
+                                    l_closed_by, l_closed_name);
         elsif l_blocked is not null and l_taken = 0 then
           -- Its head wants more than the shared windows have: they save up for it, or cheaper lanes would starve it.
           g_room := 0;
@@ -568,7 +582,7 @@ begin
         w := g_w[i];
         if g_spent > 0 then
           w := sluice.rate_window_charge(w, r, v_us, g_spent);
-          v_place := coalesce(array_position(v_window_name, r.name), coalesce(array_length(v_window_name, 1), 0) + 1);
+          v_place := coalesce(array_position(v_window_name, r.name), cardinality(v_window_name) + 1);
           v_window_name[v_place] := r.name;
           v_window_at[v_place] := sluice.store_window(w, v_window_at[v_place]);
         end if;
@@ -627,8 +641,8 @@ begin
       -- the lane step over until vacuum comes. Who has a window, or places, together with lanes that are not of this group, or
       -- that are of the same partition, may have left nothing for them.
       if p_served <> '{}' and c.n_lanes > 1
-         and (v_turning or g_cut or g_counted or c.partition_limits <> '{}'
-              or c.shared_limits <> '{}' and c.n_lanes > array_length(c.lane_ids, 1)) then
+         and (v_turning or g_cut or g_counted or g_windowed and c.n_lanes > array_length(c.lane_ids, 1)
+              or c.partition_limits <> '{}' and exists (select 1 from unnest(c.keys) x group by x having count(*) > 1)) then
         l_us := sluice.clock_us() - cardinality(p_served);
         update sluice.lanes x set next_at = sluice.at_us(l_us + array_position(p_served, x.id))
          where x.id = any (array(select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked));
@@ -714,9 +728,10 @@ export interface TurnPlace {
   readonly us: number;
 }
 
-/** Where the row of a limit's shared window is: PostgreSQL's `ctid`, which moves with each change of the row. */
+/** Where the row of a window is: PostgreSQL's `ctid`, which moves with each change of the row. */
 export interface WindowPlace {
-  readonly limit: string;
+  /** The limit, and behind a line feed the partition, if it has windows by partition. */
+  readonly window: string;
   readonly at: string;
 }
 
@@ -802,7 +817,7 @@ export async function claimJobs(
       from.map(({ laneId }) => laneId),
       from.map(({ rank }) => rank),
       from.map(({ seq }) => seq),
-      windows.map(({ limit }) => limit),
+      windows.map(({ window }) => window),
       windows.map(({ at }) => at),
       claimId,
       behind.map(({ laneId }) => laneId),
@@ -829,7 +844,7 @@ export async function claimJobs(
     more: summary.more ?? false,
     leaseLost: summary.leaseLost ?? false,
     places: atLane.map((laneId, i) => ({ laneId, rank: atRank[i]!, seq: atSeq[i]! })),
-    windows: windowName.map((limit, i) => ({ limit, at: windowAt[i]! })),
+    windows: windowName.map((window, i) => ({ window, at: windowAt[i]! })),
     turns: turnGroup.map((groupId, i) => ({ groupId, us: turnUs[i]! })),
     lingers: summary.lingers ?? false,
     lookMs: summary.lookMs ?? 0,

@@ -24,7 +24,7 @@ const lookShare = 20;
 const idleMs = 5_000;
 /** Of lanes and of windows that are remembered. */
 const mostLanes = 10_000;
-const mostWindows = 100;
+const mostWindows = 500;
 /** A turn is read in whole microseconds, by way of a double. */
 const turnSlackUs = 1_000;
 
@@ -92,7 +92,7 @@ export class LanePlaces {
     }
     for (const place of claim.places) this.#taken(place, nowMs);
     for (const { groupId, us } of claim.turns) this.#turns.set(groupId, us);
-    this.#windows = claim.windows.slice(-mostWindows);
+    this.#windows = mostUsed(claim.windows);
     if (nowMs >= this.#nextStepMs) this.#step(nowMs);
   }
 
@@ -176,4 +176,11 @@ export class LanePlaces {
     this.#turnsLongBefore = new Map();
     this.#untilMs = Number.NEGATIVE_INFINITY;
   }
+}
+
+/** Not too many, and first those of all partitions together, which each claim uses. */
+function mostUsed(windows: readonly WindowPlace[]): readonly WindowPlace[] {
+  if (windows.length <= mostWindows) return windows;
+  const isShared = ({ window }: WindowPlace) => !window.includes('\n');
+  return [...windows.filter(isShared), ...windows.filter((each) => !isShared(each)).slice(-mostWindows)];
 }

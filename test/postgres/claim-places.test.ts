@@ -142,17 +142,17 @@ t.test('a window is found where it was, however wrong the place is', async (t) =
   await store.addJobs({ count: 50 });
   await store.addJobs({ count: 5, upstream: 'other' });
   const first = await store.claim(4);
-  t.same(first.windows.map(({ limit }) => limit).sort(), ['others', 'quota']);
+  t.same(first.windows.map(({ window }) => window).sort(), ['others', 'quota']);
   const used = async () =>
     (
       await store.database.query<{ used: number }>(`select used from sluice.rate_windows where limit_name = 'quota'`)
     )[0]!.used;
   const before = await used();
   let charged = 0;
-  const stale = first.windows.find(({ limit }) => limit === 'quota')!.at;
-  const elsewhere = first.windows.find(({ limit }) => limit === 'others')!.at;
+  const stale = first.windows.find(({ window }) => window === 'quota')!.at;
+  const elsewhere = first.windows.find(({ window }) => window === 'others')!.at;
   for (const at of [stale, stale, elsewhere, '(0,99)']) {
-    const windows = [{ limit: 'quota', at }];
+    const windows = [{ window: 'quota', at }];
     const claim = await claimJobs(store.database, store.workerId, 1, { windows });
     charged += claim.jobs.filter(({ upstream }) => upstream === 'api').length;
   }
@@ -162,11 +162,42 @@ t.test('a window is found where it was, however wrong the place is', async (t) =
   t.equal(rows.length, 2);
   let more = charged;
   for (let claims = 0; claims < 12; claims += 1) {
-    const windows = [{ limit: 'quota', at: stale }];
+    const windows = [{ window: 'quota', at: stale }];
     const claim = await claimJobs(store.database, store.workerId, 5, { windows });
     more += claim.jobs.filter(({ upstream }) => upstream === 'api').length;
   }
   t.equal(before + more, 10, 'and it lets no more through');
+});
+
+t.test('so are the windows of partitions, each by its own place', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await store.putLimit('account', { limit: 3, per: 3_600, by_partition: true, upstreams: ['api'] });
+  for (const partitionKey of ['a', 'b']) await store.addJobs({ count: 10, partitionKey });
+  const first = await store.claim(2);
+  t.same(first.windows.map(({ window }) => window).sort(), ['account\na', 'account\nb']);
+  const [a, b] = first.windows;
+  // Right places, old ones, and each other's.
+  for (const windows of [
+    first.windows,
+    first.windows,
+    [
+      { ...a!, at: b!.at },
+      { ...b!, at: a!.at },
+    ],
+  ]) {
+    await claimJobs(store.database, store.workerId, 1, { windows });
+  }
+  for (let i = 0; i < 4; i += 1) await claimJobs(store.database, store.workerId, 5, { windows: first.windows });
+  t.same(
+    await store.database.query('select partition_key, used::int from sluice.rate_windows order by 1'),
+    [
+      { partition_key: 'a', used: 3 },
+      { partition_key: 'b', used: 3 },
+    ],
+    'each let through what it may',
+  );
+  t.equal((await store.database.query('select 1 from sluice.running_jobs')).length, 6);
 });
 
 t.test('with a transaction left open, going on costs what it did before', async (t) => {
@@ -198,8 +229,8 @@ t.test('with a transaction left open, going on costs what it did before', async 
     await store.settle(claim.jobs);
   }
   const { laneId, rank, seq } = claim.places[0]!;
-  const { limit, at } = claim.windows[0]!;
-  const goingOn = await buffers(`'{${laneId}}', '{${rank}}', '{${seq}}'`, `'{${limit}}', '{"${at}"}'`);
+  const { window, at } = claim.windows[0]!;
+  const goingOn = await buffers(`'{${laneId}}', '{${rank}}', '{${seq}}'`, `'{${window}}', '{"${at}"}'`);
   const fromTheStart = await buffers(nowhere, `'{}', '{}'`);
   t.comment(`buffers: ${atFirst} at first, ${goingOn} going on, ${fromTheStart} from the start`);
   t.ok(goingOn <= atFirst * 1.5, `${goingOn} after 4,000 dead rows, ${atFirst} before`);

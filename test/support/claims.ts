@@ -19,6 +19,7 @@ import { eventually } from './eventually.ts';
 
 export interface JobsToAdd {
   readonly count: number;
+  readonly tenant?: string;
   readonly upstream?: string;
   readonly queue?: string;
   readonly partitionKey?: string;
@@ -104,6 +105,7 @@ async function addJobs(
   database: Database,
   {
     count,
+    tenant = 'default',
     upstream = 'api',
     queue = 'default',
     partitionKey = '',
@@ -117,21 +119,21 @@ async function addJobs(
     const [groupId] = await ensureLaneGroups(client, [{ queue, upstream }]);
     if (groupId == null) throw new Error(`${queue} or ${upstream} is not defined`);
     const [lane] = await client.query<{ id: number }>(
-      `insert into sluice.lanes as l (group_id, tenant, partition_key) values ($1, 'default', $2)
+      `insert into sluice.lanes as l (group_id, tenant, partition_key) values ($1, $3, $2)
        on conflict (group_id, partition_key, tenant) do update
           set next_at = case when l.closed_by = 'empty' then clock_timestamp() else l.next_at end,
               closed_by = case when l.closed_by = 'empty' then null else l.closed_by end
        returning id`,
-      [groupId, partitionKey],
+      [groupId, partitionKey, tenant],
     );
     const added = `
       with batch as (
         insert into sluice.batches (id, tenant, total, accepted, duplicate, conflict, rejected)
-        values ($8, 'default', $7, $7, 0, 0, 0)),
+        values ($8, $9, $7, $7, 0, 0, 0)),
       added as (
         insert into sluice.jobs (id, tenant, batch_id, lane_id, rank, seq, queue, upstream, partition_key, idempotency_key,
                                  key_source, method, path, body, cost, expires_at)
-        select gen_random_uuid(), 'default', $8, $1, $2, nextval('sluice.job_seq'), $3, $4, $5,
+        select gen_random_uuid(), $9, $8, $1, $2, nextval('sluice.job_seq'), $3, $4, $5,
                'k' || currval('sluice.job_seq'), 'given', 'POST', '/x', '{}', $6, ${expiresAt}
           from generate_series(1, $7)
         returning id, lane_id, rank, seq, cost, expires_at, idempotency_key),
@@ -140,8 +142,8 @@ async function addJobs(
         select $8, row_number() over (order by seq) - 1, idempotency_key, 'given', 'accepted', id from added),
       taken as (
         insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id)
-        select 'default', idempotency_key, '\\x00', id from added)`;
-    const values = [lane!.id, -priority, queue, upstream, partitionKey, cost, count, newId()];
+        select $9, idempotency_key, '\\x00', id from added)`;
+    const values = [lane!.id, -priority, queue, upstream, partitionKey, cost, count, newId(), tenant];
     if (runAt === undefined) {
       await client.query(
         `${added} insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)

@@ -4,7 +4,7 @@ import type { Claim } from '../../src/postgres/claim-jobs.ts';
 import { LanePlaces } from '../../src/worker/lane-places.ts';
 
 const place = (laneId: number, seq: number) => ({ laneId, rank: 0, seq });
-const windows = [{ limit: 'quota', at: '(3,1)' }];
+const windows = [{ window: 'quota', at: '(3,1)' }];
 const whole = { from: [] };
 const nowhere = { from: [], behind: [], turns: [], windows: [] };
 

@@ -10,7 +10,7 @@ import { claimJobs } from '../src/postgres/claim-jobs.ts';
 import type { Database } from '../src/postgres/database.ts';
 import { windowRowsFunctions } from '../src/postgres/window-rows.ts';
 import { systemClock as clock } from '../src/system/clock.ts';
-import { inWords, percentile, type Spread, spread, spreadInWords } from './figures.ts';
+import { inPercent, inWords, percentile, type Spread, spread, spreadInWords } from './figures.ts';
 import { addProductJobs, newWorker, prepareProduct, settleAll } from './product-turn.ts';
 import { describeMachine, load, machineInWords, writeResults } from './results.ts';
 import { onStage } from './stage.ts';
@@ -94,7 +94,7 @@ await onStage(longestMinutes, async (stage) => {
         String(each.claimers),
         spreadInWords(each.jobsPerSecond),
         inWords(each.claimsPer1000Jobs.median),
-        `${(each.empty.median * 100).toFixed(0)} %`,
+        inPercent(each.empty.median),
         inWords(each.claimP50Ms.median),
         inWords(each.claimP99Ms.median),
       ]),

@@ -28,3 +28,8 @@ export function inWords(value: number): string {
 export function spreadInWords({ median, least, most }: Spread): string {
   return `${inWords(median)}  (${inWords(least)} to ${inWords(most)})`;
 }
+
+/** As a reader wants it, to the whole percent. @param share 1 is all of it */
+export function inPercent(share: number): string {
+  return `${(share * 100).toFixed(0)} %`;
+}

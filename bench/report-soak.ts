@@ -1,5 +1,5 @@
 /** The figures of `npm run bench:soak` as one table. */
-import { inWords } from './figures.ts';
+import { inPercent, inWords } from './figures.ts';
 import type { SoakRun } from './measure-soak.ts';
 import type { Section } from './report.ts';
 import type { Machine } from './results.ts';
@@ -48,8 +48,4 @@ export function soakSection({ capacity, seconds, runs }: SoakResults): Section {
       ];
     }),
   };
-}
-
-function inPercent(share: number): string {
-  return `${(share * 100).toFixed(0)} %`;
 }

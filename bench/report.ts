@@ -2,7 +2,7 @@
  * The figures of `npm run bench` and `npm run bench:soak` as tables: the same ones in the terminal and in
  * docs/benchmarks.md. A part that was not run has none.
  */
-import { inWords, type Spread, spreadInWords } from './figures.ts';
+import { inPercent, inWords, type Spread, spreadInWords } from './figures.ts';
 import type { BacklogFigures } from './measure-backlog.ts';
 import type { Bill, CostFigures } from './measure-costs.ts';
 import type { DrainFigures } from './measure-drain.ts';
@@ -190,7 +190,7 @@ function costSections({ jobs, batchSize, cases }: CostFigures): Section[] {
       rows: cases.map(({ name, deadRowsPerJob, hotShare, deadRowsByTable }) => [
         name,
         deadRowsPerJob.toFixed(2),
-        hotShare === null ? '-' : `${(hotShare * 100).toFixed(0)} %`,
+        hotShare === null ? '-' : inPercent(hotShare),
         deadRowsByTable.map(([table, perJob]) => `${table} ${perJob.toFixed(2)}`).join(', '),
       ]),
     },

@@ -19,7 +19,10 @@ const tickMs = 50;
 const enoughWaiting = 3_000;
 const closedBatch = 1_000;
 
-/** So many items a second, by the clock, in batches of what is due after a tick: what was late is made up for. @param lanes they go to, in turn */
+/**
+ * So many items a second, by the clock, in batches of what is due after a tick: what was late is made up for.
+ * @param lanes they go to, in turn
+ */
 export function feedSteadily(serviceUrl: string, lanes: number, perSecond: number): Feeder {
   const startMs = clock.monotonicMs();
   const least = (perSecond * tickMs) / 1000;

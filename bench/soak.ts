@@ -2,7 +2,8 @@
  * `npm run bench:soak`: 10 minutes (`--minutes`) at half of the capacity and at all of it, each without a limit and with a
  * fleet window over the lane, with a transaction left open the whole time. Shows rate, latency, dead rows and the worker's
  * memory over time, and the last minute's rate beside the first's. `--only half,half-window,capacity,capacity-window`: some
- * of them (what is there of the others, of the same commit and length, is kept), or those that come by name only: `free`, the last of these with nothing left open, and `lanes`, with ten lanes.
+ * of them (what is there of the others, of the same commit and length, is kept), or those that come by name only: `free`, the
+ * last of these with nothing left open, and `lanes`, with ten lanes.
  * `--quick`: 20 seconds each. Leaves soak.json, soak.csv and soak.svg in bench/results; `npm run bench:doc` puts the table and
  * the picture into docs/benchmarks.md.
  */

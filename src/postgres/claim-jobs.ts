@@ -9,8 +9,8 @@
  * Cost: one look at the groups, then only open lanes by (group_id, next_at) and their heads by (lane_id, rank, seq); what
  * waits in closed lanes is never read. A lane without a limit touches no window.
  * Lock order: advisory 7305001 (definitions, shared), 7305002 (cooldowns, shared, tried), lanes, rate_windows (a row is made under
- * 7305006, tried), cooldowns, job rows; everything but the first with SKIP LOCKED. Only index nested loops are allowed (the function's SET clauses):
- * statistics say that these tables are empty, and a plan that believes them reads every dead row. Nor may a loop be turned
+ * 7305006, tried), cooldowns, job rows; everything but the first with SKIP LOCKED.
+ * Only index nested loops are allowed (the function's SET clauses): statistics say that these tables are empty, and a plan that believes them reads every dead row. Nor may a loop be turned
  * round: `x.id = any (array[p.id])` can only be looked up in the index of x for each p, where `x.id = p.id` also lets all of
  * x be walked in the order of its index, with the few of p gone through at each row. What is only read is looked up in
  * a lateral with `offset 0`, to the same end.
@@ -36,10 +36,6 @@ language sql as $$
                    order by g.id for no key update skip locked)
     returning id)
   select coalesce(array_agg(id), '{}') from shut
-$$;
--- How a claim is told of a window, and tells of it. Names of limits have no line feed.
-create or replace function sluice.window_name(p_limit text, p_partition text) returns text language sql immutable as $$
-  select case when p_partition = '' then p_limit else p_limit || chr(10) || p_partition end
 $$;
 -- The next one's part of so many jobs, where so many have a part in them. What is left over goes to chance: were it always for the
 -- first, they would have to change places each time. Where there are fewer jobs than takers, the first have one each.
@@ -108,6 +104,7 @@ declare
   v_window_name text[] := p_window_name;
   v_window_at tid[] := p_window_at;
   v_place int;
+  v_name text;
   v_given int := 0;
   -- For how long lanes, windows and heads of lanes were looked for, nobody waited for meanwhile.
   v_look interval := '0';
@@ -530,8 +527,9 @@ begin
           w := l_w[k];
           if l_cost > 0 then
             w := sluice.rate_window_charge(w, r, l_us, l_cost);
-            v_place := coalesce(array_position(v_window_name, sluice.window_name(r.name, l_key)), cardinality(v_window_name) + 1);
-            v_window_name[v_place] := sluice.window_name(r.name, l_key);
+            v_name := sluice.window_name(r.name, l_key);
+            v_place := coalesce(array_position(v_window_name, v_name), cardinality(v_window_name) + 1);
+            v_window_name[v_place] := v_name;
             v_window_at[v_place] := sluice.store_window(w, v_window_at[v_place]);
           end if;
           l_opens := sluice.rate_window_opens_us(w, r, l_us, coalesce(l_blocked, 1));

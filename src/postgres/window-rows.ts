@@ -9,6 +9,11 @@
 export const windowRowsFunctions = {
   name: 'window_rows',
   sql: String.raw`
+-- The one name of a window: what a claim is told of it by and tells of it, and what a session remembers it by. Names of limits have
+-- no line feed.
+create or replace function sluice.window_name(p_limit text, p_partition text) returns text language sql immutable as $$
+  select case when p_partition = '' then p_limit else p_limit || chr(10) || p_partition end
+$$;
 -- The window's row, locked; made where there is none. null: another claimer holds it. p_at: where it was a moment ago, so that
 -- not every version it had since vacuum came is stepped over; the row is known by its name, wherever it is.
 create or replace function sluice.lock_window(r sluice.rate_limits, p_partition text, p_at tid default null)
@@ -66,14 +71,14 @@ end $$;
 -- the row had since vacuum came. A look by name clears these away where that can be done, so there is one now and then.
 create or replace function sluice.window_seen_at(p_limit text, p_partition text) returns tid language sql volatile as $$
   select case when split_part(x.seen, ' ', 2)::float8 > extract(epoch from clock_timestamp()) then split_part(x.seen, ' ', 1)::tid end
-    from (select nullif(current_setting('sluice.window_' || md5(p_limit || chr(10) || p_partition), true), '') as seen) x
+    from (select nullif(current_setting('sluice.window_' || md5(sluice.window_name(p_limit, p_partition)), true), '') as seen) x
 $$;
 -- p_by_name: it was looked up so, and that took p_took (perhaps with a wait for the row): such looks may take a five-hundredth of
 -- the session's time, and come each second to each ten. Else it was where it was known to be, and is known for no longer than it was.
 create or replace function sluice.window_seen(p_limit text, p_partition text, p_at tid, p_by_name boolean, p_took interval)
 returns void language plpgsql as $$
 declare
-  v_name text := 'sluice.window_' || md5(p_limit || chr(10) || p_partition);
+  v_name text := 'sluice.window_' || md5(sluice.window_name(p_limit, p_partition));
 begin
   if not p_by_name then
     perform set_config(v_name, p_at || ' ' || split_part(current_setting(v_name), ' ', 2), false);

@@ -87,6 +87,15 @@ t.test('there, windows are found where they were, and turns begin where they did
   t.same(places.at(1_300).turns, [{ groupId: 7, us: 8_999_000 }]);
 });
 
+t.test('of more windows than are remembered, those of all partitions together are not the ones that go', async (t) => {
+  const places = dearPlaces(place(1, 10));
+  const parts = Array.from({ length: 700 }, (_, i) => ({ window: `account\np${i}`, at: '(4,1)' }));
+  places.claimed(places.at(0), { ...claim(1, []), windows: [...windows, ...parts] }, 1);
+  const kept = places.at(2).windows;
+  t.same(kept[0], windows[0]);
+  t.same(kept.slice(1), parts.slice(-500));
+});
+
 t.test('a look beside the claims finds what is behind, for a twentieth of the time', async (t) => {
   const places = dearPlaces(place(1, 10));
   t.same(places.dueLook(1), [place(1, 10)]);

@@ -111,6 +111,7 @@ async function start(
     database: shareOf(database, mostOfRequests(config.poolMax)),
     definitions,
     workCame: () => worker?.wake(),
+    claimer: worker?.intakeClaimer,
     secrets: config.secrets,
     keyRetentionDays: config.keyRetentionDays,
     adminKey: config.adminKey,

@@ -7,6 +7,7 @@ import { type Fault, ProblemError } from '../domain/errors.ts';
 import { didYouMean } from '../domain/near-name.ts';
 import { checkItemHeaders } from '../domain/outbound-request.ts';
 import type { BatchVerdict, JobTerms, RequestKey, Submission, SubmittedItem } from '../domain/submission.ts';
+import type { IntakeClaimer } from '../postgres/claim-at-intake.ts';
 import type { Database } from '../postgres/database.ts';
 import { insertBatch } from '../postgres/insert-batch.ts';
 import { readReplay } from '../postgres/read-replay.ts';
@@ -16,6 +17,8 @@ export interface SubmitDependencies {
   readonly definitions: { current(): Promise<Definitions>; lastKnown(): Promise<Definitions> };
   /** Told as soon as jobs are stored: the worker of this process need not wait to hear it from PostgreSQL. */
   readonly workCame?: (() => void) | undefined;
+  /** That worker, where it may have the jobs in the commit that stores them. */
+  readonly claimer?: IntakeClaimer | undefined;
 }
 
 /** Definitions can change between the check and the store; a change is rare, so a few tries are many. */
@@ -26,7 +29,7 @@ export const maxTries = 5;
  * DatabaseUnavailableError where PostgreSQL is away: then nobody knows whether it is stored, and sending it again tells.
  */
 export async function submitBatch(
-  { database, definitions, workCame }: SubmitDependencies,
+  { database, definitions, workCame, claimer }: SubmitDependencies,
   tenant: string,
   { correlationId, items }: Submission,
   requestKey: RequestKey | null,
@@ -39,9 +42,9 @@ export async function submitBatch(
     const check = createDefinitionCheck(known);
     const checked = items.map((item, index) => check(item, `/items/${index}`));
     const batch = { tenant, correlationId, requestKey, definitionsVersion: known.version, items: checked };
-    const inserted = await insertBatch(database, batch);
+    const inserted = await insertBatch(database, batch, claimer);
     if (inserted.kind === 'inserted') {
-      workCame?.();
+      if (!inserted.claimed) workCame?.();
       return { batch: inserted.batch, replayed: false };
     }
     if (tries === maxTries) {

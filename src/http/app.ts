@@ -10,6 +10,7 @@ import { identify } from '../application/api-keys.ts';
 import type { DefinitionStore } from '../application/definitions.ts';
 import { createReadinessCheck } from '../application/readiness.ts';
 import { type Fault, ProblemError } from '../domain/errors.ts';
+import type { IntakeClaimer } from '../postgres/claim-at-intake.ts';
 import type { Database } from '../postgres/database.ts';
 import type { Clock } from '../system/clock.ts';
 import type { Logger } from '../system/logger.ts';
@@ -54,6 +55,8 @@ export interface AppDependencies {
   readonly secrets: ReadonlySet<string>;
   /** Told as soon as jobs are stored. */
   readonly workCame?: (() => void) | undefined;
+  /** Has jobs in the commit that stores them. */
+  readonly claimer?: IntakeClaimer | undefined;
   /** How long a key is kept after its job's end, in days. */
   readonly keyRetentionDays: number;
   /** Why this process should get no traffic apart from the database: claims have stopped. Empty: nothing. */

@@ -502,8 +502,7 @@ begin
           p_permit := p_permit || array_fill(l_permit, array[l_taken]);
           l_charged := null;
           if g_windowed then
-            l_charged := concat_ws(',', (select string_agg('s:' || v_us || ':' || x, ',') from unnest(c.shared_limits) x),
-                                        (select string_agg('p:' || l_us || ':' || x, ',') from unnest(c.partition_limits) x));
+            l_charged := sluice.charged_to(c.shared_limits, v_us, c.partition_limits, l_us);
           end if;
           p_charged := p_charged || array_fill(l_charged, array[l_taken]);
           g_jobs := g_jobs - l_taken;
@@ -849,7 +848,12 @@ export async function claimJobs(
   };
 }
 
-const noHeaders: ClaimedJob['headers'] = Object.freeze({});
+export const noHeaders: ClaimedJob['headers'] = Object.freeze({});
+
+/** The text to send. @param body JSON text, as it is stored */
+export function bodyToSend(body: string | null, bodyIsText: boolean): string | null {
+  return body !== null && bodyIsText ? (JSON.parse(body) as string) : body;
+}
 
 function toClaimedJob(row: ClaimRow): ClaimedJob {
   const [headers, body, bodyIsText] = [row[19], row[20], row[21] ?? false];
@@ -865,7 +869,7 @@ function toClaimedJob(row: ClaimRow): ClaimedJob {
     method: row[17],
     path: row[18],
     headers: headers === null ? noHeaders : (JSON.parse(headers) as Record<string, string>),
-    body: body !== null && bodyIsText ? (JSON.parse(body) as string) : body,
+    body: bodyToSend(body, bodyIsText),
     bodyIsText,
     payloadVersion: row[22],
     maxAttempts: row[23],

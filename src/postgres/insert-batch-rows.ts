@@ -85,9 +85,10 @@ function countJobs(jobs: ReadonlyArray<RequestedJob | null>): number {
 }
 
 /**
- * Inserts them in this order. Gives the new jobs that are not ready.
+ * Inserts them in this order, by the last statement before the COMMIT.
  * @param acceptable the jobs of all items that could be accepted; those that were not do not go in
  * @param held a fuse holds the batch, and so what comes in
+ * @param workerId to claim them for (claim-at-intake.ts): all are accepted, ready and in one lane
  */
 export async function insertBatchRows(
   client: TransactionClient,
@@ -95,34 +96,55 @@ export async function insertBatchRows(
   rows: readonly BatchRow[],
   acceptable: WrittenJobs,
   held: boolean,
-): Promise<ReadonlyMap<string, NewJobState>> {
+  workerId: string | null,
+): Promise<InsertedRows> {
   const accepted = rows.map(({ verdict, behind }) =>
     verdict === 'accepted' && behind?.kind === 'new' ? behind.job : null,
   );
   const { parameters } = countJobs(accepted) === acceptable.count ? acceptable : writeJobs(accepted);
-  const [result] = await client.last<{ parked: string[] | null }>(
-    insertText,
-    [
-      batch.batchId,
-      batch.tenant,
-      batch.correlationId,
-      arrayLiteral(rows.map(({ key }) => key)),
-      sparseArrayLiteral(rows, ({ keySource }) => keySource),
-      repeatedArrayLiteral(rows, ({ verdict }) => verdict),
-      sparseArrayLiteral(rows, ({ jobId }) => jobId),
-      sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null)),
-      sparseArrayLiteral(rows, ({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults))),
-      sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null)),
-      repeatedArrayLiteral(rows, ({ laneId }) => laneId),
-      ...parameters,
-      batch.first,
-      batch.lines === null ? '{}' : arrayLiteral(batch.lines),
-      batch.lines !== null,
-      held,
-    ],
-    'insert-batch-rows',
-  );
-  return new Map((result!.parked ?? []).map((id) => [id, held ? 'held' : 'scheduled']));
+  const values = [
+    batch.batchId,
+    batch.tenant,
+    batch.correlationId,
+    arrayLiteral(rows.map(({ key }) => key)),
+    sparseArrayLiteral(rows, ({ keySource }) => keySource),
+    repeatedArrayLiteral(rows, ({ verdict }) => verdict),
+    sparseArrayLiteral(rows, ({ jobId }) => jobId),
+    sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'stored' ? (behind.state ?? gone) : null)),
+    sparseArrayLiteral(rows, ({ faults }) => (faults.length === 0 ? null : JSON.stringify(faults))),
+    sparseArrayLiteral(rows, ({ behind }) => (behind?.kind === 'new' ? behind.job.runAt : null)),
+    repeatedArrayLiteral(rows, ({ laneId }) => laneId),
+    ...parameters,
+    batch.first,
+    batch.lines === null ? '{}' : arrayLiteral(batch.lines),
+    batch.lines !== null,
+    held,
+  ];
+  const [result] = await (workerId === null
+    ? client.last<InsertedRow>(insertText, values, 'insert-batch-rows')
+    : client.last<InsertedRow>(insertAndClaimText, [...values, workerId], 'insert-and-claim-batch-rows'));
+  return {
+    parked: new Map((result!.parked ?? []).map((id) => [id, held ? 'held' : 'scheduled'])),
+    admitted: result!.admitted ?? null,
+  };
+}
+
+/** How a claim let jobs in: as in ClaimedJob. */
+export interface Admission {
+  readonly permitMs: number | null;
+  readonly slotWaitMs: number;
+}
+
+export interface InsertedRows {
+  /** The new jobs that are not ready. */
+  readonly parked: ReadonlyMap<string, NewJobState>;
+  /** How the claim admitted all of them; null: there was none, or it has had nothing. */
+  readonly admitted: Admission | null;
+}
+
+interface InsertedRow {
+  readonly parked: string[] | null;
+  readonly admitted?: Admission | null;
 }
 
 /** Stands, on its way to the statement, for the state of a job whose rows are gone: null is that of a new job. */
@@ -132,7 +154,7 @@ const gone = 'gone';
  * The batch's creation is the one "now" of all its rows; of a batch that grows each part has its own. `unnest` gives rows in the order of the arrays, so `job_seq` follows
  * the order of the items.
  */
-const insertText = `
+const insertedText = (claims: boolean) => `
   with batch as materialized (
     select case when $27::boolean then clock_timestamp() else b.created_at end as now
       from sluice.batches b where b.id = $1),
@@ -160,10 +182,10 @@ const insertText = `
       from item i cross join batch b
      where i.verdict = 'accepted'
     returning id, lane_id, rank, seq, cost, run_at, expires_at, created_at),
-  ready as (
+  ${claims ? claimText : ''}ready as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
     select j.lane_id, j.rank, j.seq, j.id, j.cost, j.expires_at, j.created_at
-      from job j where not $28::boolean and (j.run_at is null or j.run_at <= j.created_at)
+      from job j where not $28::boolean and (j.run_at is null or j.run_at <= j.created_at)${claims ? ' and not exists (select 1 from claim)' : ''}
     returning lane_id),
   parked as (
     insert into sluice.parked_jobs (job_id, lane_id, rank, seq, state, reason, due_at, resume_at, cost, expires_at)
@@ -182,7 +204,26 @@ const insertText = `
      where $27 or i.verdict <> 'accepted'),
   woken as materialized (
     select array_agg(r.lane_id) as lanes from (select distinct lane_id from ready) r)
-  select (select array_agg(p.job_id) from parked p) as parked,
+  select (select array_agg(p.job_id) from parked p) as parked,${claims ? admittedColumn : ''}
          case when w.lanes is not null then sluice.wake_lanes(w.lanes, clock_timestamp()) end,
          case when w.lanes is not null then pg_notify('sluice_work', '${intakePayload}') end
     from woken w`;
+
+/** Evaluated once, before the first row of a lane. */
+const claimText = `
+  claim as materialized (
+    select a.*, b.now as created_at
+      from batch b
+     cross join (select min(i.lane_id) as lane_id, sum(i.cost) as cost, min(i.expires_at) as expires_at from item i) all_of
+     cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at) a),
+  running as (
+    insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
+    select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, 1
+      from job j cross join claim c),
+  `;
+const admittedColumn = `
+         (select json_build_object('permitMs', c.permit_ms, 'slotWaitMs',
+                                   greatest(0, round(date_part('epoch', c.admitted_at - c.created_at) * 1000))) from claim c) as admitted,`;
+
+const insertText = insertedText(false);
+const insertAndClaimText = insertedText(true);

@@ -14,6 +14,7 @@ import type { Fault } from '../domain/errors.ts';
 import type { KeyVerdict } from '../domain/idempotency.ts';
 import type { Verdict } from '../domain/job.ts';
 import type { BatchVerdict, ItemVerdict, RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
+import { IntakeClaim, type IntakeClaimer } from './claim-at-intake.ts';
 import type { Database } from './database.ts';
 import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace, writeJobs } from './insert-batch-rows.ts';
 import { groupsUnderLock, openIntake } from './lane-groups.ts';
@@ -32,19 +33,33 @@ export interface BatchToInsert {
 }
 
 export type InsertedBatch =
-  | { readonly kind: 'inserted'; readonly batch: BatchVerdict }
+  /** `claimed`: the claimer has all jobs that it brought. */
+  | { readonly kind: 'inserted'; readonly batch: BatchVerdict; readonly claimed: boolean }
   /** Another request took the request key first. Nothing was stored. */
   | { readonly kind: 'request_key_taken' }
   /** Other definitions are in force than those it was checked against, or they do not have a queue or upstream. Nothing was stored. */
   | { readonly kind: 'definitions_changed' };
 
-/** Stores the batch and says what became of each item; durable when it returns. */
-export async function insertBatch(database: Database, batch: BatchToInsert): Promise<InsertedBatch> {
+/**
+ * Stores the batch and says what became of each item; durable when it returns.
+ * @param claimer gets the new jobs in the same commit, where nothing is in their way (claim-at-intake.ts)
+ */
+export async function insertBatch(
+  database: Database,
+  batch: BatchToInsert,
+  claimer?: IntakeClaimer,
+): Promise<InsertedBatch> {
+  const claim = new IntakeClaim(claimer);
   try {
-    const inserted = await inTransaction(database, (client) => insertAll(client, batch), intakeTransaction);
-    return { kind: 'inserted', batch: inserted };
+    const inserted = await inTransaction(database, (client) => insertAll(client, batch, claim), intakeTransaction);
+    if (claim.admitted) await database.faultPoints.pass('claim.after');
+    return { kind: 'inserted', batch: inserted, claimed: claim.committed() };
   } catch (error) {
-    if (error instanceof NothingStored) return { kind: error.kind as 'request_key_taken' | 'definitions_changed' };
+    if (error instanceof NothingStored) {
+      claim.undone();
+      return { kind: error.kind as 'request_key_taken' | 'definitions_changed' };
+    }
+    claim.lost();
     throw error;
   }
 }
@@ -65,16 +80,19 @@ export class NothingStored<Kind extends string> extends Error {
   }
 }
 
-async function insertAll(client: TransactionClient, batch: BatchToInsert): Promise<BatchVerdict> {
+async function insertAll(client: TransactionClient, batch: BatchToInsert, claim: IntakeClaim): Promise<BatchVerdict> {
   const { tenant, correlationId, items, definitionsVersion } = batch;
+  // Of a run before this one.
+  claim.lost();
   const batchId = newId();
   let creating: Promise<Date> | undefined;
   const place = { batchId, tenant, correlationId, definitionsVersion, first: 0, lines: null };
-  const storing = storeItems(client, place, items, (decided) => {
+  const writeBatchRow = (decided: readonly KeyVerdict[]) => {
     creating = insertBatchRow(client, batchId, batch, decided);
     creating.catch(() => undefined);
     return false;
-  });
+  };
+  const storing = storeItems(client, place, items, writeBatchRow, claim);
   // Where the row is refused, so is all that went out behind it; what is thrown is its own error.
   const verdicts = await storing.catch((error: unknown) =>
     (creating ?? Promise.reject(error)).then(() => Promise.reject(error)),
@@ -88,12 +106,14 @@ async function insertAll(client: TransactionClient, batch: BatchToInsert): Promi
  * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order. Gives
  *   whether a fuse holds the batch; at once where that needs no answer, and then a row that cannot be had must be an error of
  *   the database, since the rest and the COMMIT go out behind it
+ * @param claim asked once what is ready is known; what becomes of it is the caller's to say
  */
 export async function storeItems(
   client: TransactionClient,
   place: RowsPlace & Pick<BatchToInsert, 'definitionsVersion'>,
   items: readonly SubmittedItem[],
   writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<boolean> | boolean,
+  claim?: IntakeClaim,
 ): Promise<ItemVerdict[]> {
   const { tenant, first } = place;
   // All of it goes out together, and before the work that needs no answer: most items are accepted, in lanes that are there.
@@ -102,12 +122,14 @@ export async function storeItems(
   const locking = lockLanes(client, tenant, lanesOf(items));
   client.flush();
   const acceptable = writeJobs(items.map(({ job, faults }) => (faults.length === 0 ? job : null)));
-  const [groups, taken, lanes] = await Promise.all([grouping, taking, locking, client.begun]);
+  const [{ version, groups }, taken, lanes] = await Promise.all([grouping, taking, locking, client.begun]);
   const writing = writeBatchRow(taken.verdicts);
   const laneIds = await findLanes(client, tenant, items, taken, groups, lanes);
   const held = typeof writing === 'boolean' ? writing : await writing;
   const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
-  const parked = await insertBatchRows(client, place, rows, acceptable, held);
+  const workerId = held ? null : (claim?.reserve(rows, version) ?? null);
+  const { parked, admitted } = await insertBatchRows(client, place, rows, acceptable, held, workerId);
+  if (admitted !== null) claim?.admit(place, rows, admitted);
   return rows.map((row, at) => toVerdict(row, first + at, parked));
 }
 
@@ -156,12 +178,12 @@ function isTakenRequestKey(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === 'batches_request_key';
 }
 
-/** Ids of the groups that acceptable items go to, by queue and upstream. */
+/** Ids of the groups that acceptable items go to, by queue and upstream; and under which definitions. */
 async function findGroups(
   client: TransactionClient,
   items: readonly SubmittedItem[],
   checkedVersion: number | null,
-): Promise<Map<string, number>> {
+): Promise<{ readonly version: number; readonly groups: ReadonlyMap<string, number> }> {
   const keys = new Map<string, { queue: string; upstream: string }>();
   let before: RequestedJob | null = null;
   for (const { job, faults } of items) {
@@ -172,13 +194,13 @@ async function findGroups(
   const { version, ids } = await groupsUnderLock(client, [...keys.values()]);
   // Also where all is refused: it may be right under the others.
   if (checkedVersion !== null && version !== checkedVersion) throw new NothingStored('definitions_changed');
-  return new Map(
-    [...keys.keys()].map((name, place) => {
-      const id = ids[place];
-      if (id === null || id === undefined) throw new NothingStored('definitions_changed');
-      return [name, id];
-    }),
-  );
+  const groups = new Map<string, number>();
+  [...keys.keys()].forEach((name, place) => {
+    const id = ids[place];
+    if (id === null || id === undefined) throw new NothingStored('definitions_changed');
+    groups.set(name, id);
+  });
+  return { version, groups };
 }
 
 /** Asked of neighbours before names are put together: items of a batch mostly share all of these. */

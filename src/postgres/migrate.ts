@@ -115,7 +115,7 @@ async function ensureDefaultQueue(client: pg.Client): Promise<void> {
 }
 
 /** Grows by one with each release that changes a stored function. */
-const functionsGeneration = 3;
+const functionsGeneration = 4;
 /** Its row among those of the functions' texts. */
 const generationName = '(generation)';
 

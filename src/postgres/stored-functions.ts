@@ -3,6 +3,7 @@
  * Their texts stand beside the code that calls them.
  */
 import { cancelJobsFunctions } from './cancel-jobs.ts';
+import { claimAtIntakeFunction } from './claim-at-intake.ts';
 import { claimJobsFunction } from './claim-jobs.ts';
 import { countBatchJobsFunctions } from './count-batch-jobs.ts';
 import { dueJobsFunctions } from './due-jobs.ts';
@@ -23,6 +24,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   dueJobsFunctions,
   windowRowsFunctions,
   claimJobsFunction,
+  claimAtIntakeFunction,
   readyBehindFunction,
   cancelJobsFunctions,
   fuseFunctions,

@@ -88,6 +88,13 @@ begin
   end if;
 end $$;
 
+-- What a lease says of the windows that its job was charged to (running_jobs.charged). null: no window covers it.
+create or replace function sluice.charged_to(p_shared text[], p_shared_us bigint, p_partition text[], p_partition_us bigint) returns text
+language sql immutable as $$
+  select nullif(concat_ws(',', (select string_agg('s:' || p_shared_us || ':' || x, ',') from unnest(p_shared) x),
+                               (select string_agg('p:' || p_partition_us || ':' || x, ',') from unnest(p_partition) x)), '')
+$$;
+
 -- Leases that a fleet-wide limit counts.
 create or replace function sluice.in_flight(p_limit text, p_partition text) returns bigint language sql stable as $$
   select count(*) from sluice.lane_groups g join sluice.running_jobs j on j.counted and j.group_id = g.id

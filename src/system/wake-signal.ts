@@ -15,6 +15,11 @@ export class WakeSignal {
     this.#clock = clock;
   }
 
+  /** The next wait will not last. */
+  get isSet(): boolean {
+    return this.#set;
+  }
+
   /** Ends the wait that is going on, or the next one. */
   set(): void {
     this.#set = true;

@@ -53,6 +53,8 @@ export class ClaimLoop {
   /** Until when a lost claim may yet be made, and when to look for that next; null: a look since then has settled it. */
   #doubtUntilMs = 0;
   #nextLookMs: number | null = null;
+  /** Until then the next claim would find nothing, for all that is known. */
+  #restsUntilMs = Number.NEGATIVE_INFINITY;
   readonly #places = new LanePlaces();
   #loop: Promise<void> | undefined;
   #look: Promise<void> | undefined;
@@ -67,6 +69,14 @@ export class ClaimLoop {
     return this.#failingSinceMs === null ? null : this.#options.clock.monotonicMs() - this.#failingSinceMs;
   }
 
+  /**
+   * The last claim has had all that it could find, and nothing was heard of since: who brings a job to this worker passes by none
+   * that waits. Not while claims are in doubt.
+   */
+  get atRest(): boolean {
+    return this.#nextLookMs === null && this.#options.clock.monotonicMs() < this.#restsUntilMs;
+  }
+
   start(): void {
     this.#loop = this.#run();
   }
@@ -75,14 +85,20 @@ export class ClaimLoop {
   wake(): void {
     this.#places.workCame();
     this.#hungry = true;
-    this.#wake.set();
+    this.#wakeUp();
   }
 
   /** A slot became free: worth a claim only if the last one was short of slots. */
   slotFreed(): void {
     if (!this.#hungry) return;
     const { slots, ahead } = this.#options.demand();
-    if (slots + ahead > 0) this.#wake.set();
+    if (slots + ahead > 0) this.#wakeUp();
+  }
+
+  /** Jobs may have been leased in our name of which nobody here will hear. */
+  doubt(): void {
+    this.#doubt(this.#options.clock.monotonicMs());
+    this.#wakeUp();
   }
 
   async stop(): Promise<void> {
@@ -90,6 +106,16 @@ export class ClaimLoop {
     this.#wake.set();
     await this.#loop;
     await this.#look;
+  }
+
+  #wakeUp(): void {
+    this.#restsUntilMs = Number.NEGATIVE_INFINITY;
+    this.#wake.set();
+  }
+
+  #doubt(nowMs: number): void {
+    this.#nextLookMs = nowMs;
+    this.#doubtUntilMs = nowMs + doubtMs;
   }
 
   async #run(): Promise<void> {
@@ -112,8 +138,7 @@ export class ClaimLoop {
         if (ranOutOfTime(err)) this.#outOfTime += 1;
         const now = this.#options.clock.monotonicMs();
         this.#failingSinceMs ??= now;
-        this.#doubtUntilMs = now + doubtMs;
-        this.#nextLookMs = now;
+        this.#doubt(now);
         const level = err instanceof DatabaseUnavailableError ? 'warn' : 'error';
         logger[level]({ err, failures: this.#failures }, 'a claim failed');
         pauseMs = Math.min(longestPauseMs, 20 * 2 ** Math.min(this.#failures, 8)) * (0.5 + Math.random() / 2);
@@ -129,6 +154,7 @@ export class ClaimLoop {
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
+    this.#restsUntilMs = Number.NEGATIVE_INFINITY;
     const places = this.#places.at(startedAtMs);
     const withinMs = patientMs(this.#outOfTime);
     const claim = await claimJobs(database, workerId, slots, { ahead, ...places, withinMs });
@@ -146,6 +172,7 @@ export class ClaimLoop {
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment, or for those who have a slot.
     if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;
+    if (!this.#hungry && !this.#wake.isSet) this.#restsUntilMs = clock.monotonicMs() + next;
     const pollsMs = this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs;
     return Math.min(
       next + 0.5,

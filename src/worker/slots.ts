@@ -22,15 +22,26 @@ export class Slots<Job> {
   /** Must not be called yet. */
   #later: Job[] = [];
   #calls = 0;
+  #reserved = 0;
   #watching = false;
 
   constructor(options: SlotsOptions<Job>) {
     this.#options = options;
   }
 
-  /** Slots that no job is running in or waiting for. */
+  /** Slots that no job is running in or waiting for, and that are kept for none. */
   get free(): number {
-    return Math.max(0, this.#options.size - this.#calls - this.waiting);
+    return Math.max(0, this.#options.size - this.#calls - this.waiting - this.#reserved);
+  }
+
+  /** Keeps so many slots for jobs that may come: not more than are free. */
+  reserve(slots: number): void {
+    this.#reserved += slots;
+  }
+
+  /** They are kept no longer. */
+  release(slots: number): void {
+    this.#reserved -= slots;
   }
 
   /** Jobs that wait, whatever for. */

@@ -11,6 +11,7 @@ import type { Fault } from '../domain/errors.ts';
 import type { ClaimedJob } from '../domain/job.ts';
 import { permitMs } from '../domain/rate-window.ts';
 import { fuseReason } from '../domain/settle.ts';
+import { firstEpoch, type IntakeClaimer } from '../postgres/claim-at-intake.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
 import { deregisterWorker, heldJobs, letGoAhead } from '../postgres/leases.ts';
@@ -22,6 +23,7 @@ import type { Logger } from '../system/logger.ts';
 import { ClaimAhead } from './claim-ahead.ts';
 import { ClaimLoop } from './claim-loop.ts';
 import { Heartbeat } from './heartbeat.ts';
+import { IntakeClaims } from './intake-claims.ts';
 import { Maintenance } from './maintenance.ts';
 import { PermitWatch } from './permit-watch.ts';
 import { Settler } from './settler.ts';
@@ -47,6 +49,11 @@ export interface WorkerPoolOptions extends RunAttemptDependencies {
   readonly retention: RetentionPolicy;
 }
 
+/** What a worker has to know of the claim that brought it jobs. */
+type StartedClaim = Pick<Claim, 'slots' | 'aheadId' | 'definitionsVersion' | 'more'> & {
+  readonly jobs: readonly ClaimedJob[];
+};
+
 /** A job that this worker holds: its call is under way, or waits for a slot. */
 interface Held {
   readonly job: ClaimedJob;
@@ -71,6 +78,7 @@ export class WorkerPool {
   readonly #heartbeat: Heartbeat;
   readonly #settler: Settler;
   readonly #claims: ClaimLoop;
+  readonly #intakes: IntakeClaims;
   readonly #maintenance: Maintenance;
   readonly #permits: PermitWatch;
   #onIdle: (() => void) | undefined;
@@ -113,6 +121,20 @@ export class WorkerPool {
       goodUntilMs: ({ job, startedAtMs }) => startedAtMs + (job.permitMs ?? longestWaitMs),
       giveBack: (jobs, late) => this.#giveBack(jobs, late),
     });
+    this.#intakes = new IntakeClaims({
+      clock,
+      workerId,
+      slots: this.#slots,
+      isOpen: () => !this.#draining && this.#claims.atRest,
+      onClaim: ({ startedAtMs, startedWallMs, release, ...claim }) =>
+        void this.#start(
+          { ...claim, slots: claim.jobs.length, aheadId: null, more: false },
+          startedAtMs,
+          startedWallMs,
+          release,
+        ),
+      onLost: () => this.#claims.doubt(),
+    });
     this.#ahead = new ClaimAhead(clock);
     this.#permits = new PermitWatch({ clock, logger });
     this.#maintenance = new Maintenance({ database, clock, logger, currentDefinitions, retention });
@@ -124,6 +146,11 @@ export class WorkerPool {
     this.#settler.start();
     this.#claims.start();
     this.#maintenance.start();
+  }
+
+  /** For intakes of this process. */
+  get intakeClaimer(): IntakeClaimer {
+    return this.#intakes;
   }
 
   /** There may be work. */
@@ -146,7 +173,7 @@ export class WorkerPool {
     const { clock, logger, database, faultPoints = noFaultPoints } = this.#options;
     await faultPoints.pass('drain.begin');
     this.#draining = true;
-    const loops = Promise.all([this.#claims.stop(), this.#maintenance.stop()]);
+    const loops = Promise.all([this.#claims.stop(), this.#maintenance.stop(), this.#intakes.ended()]);
     this.#slots.clear(() => true);
     const [idle] = await Promise.all([
       this.#idleWithin(graceMs),
@@ -171,12 +198,14 @@ export class WorkerPool {
     if (written) await endsWithin(left, lastWritesMs, clock);
   }
 
-  async #start(claim: Claim, startedAtMs: number, startedWallMs: number): Promise<void> {
+  /** @param release of slots that were kept for them */
+  async #start(claim: StartedClaim, startedAtMs: number, startedWallMs: number, release?: () => void): Promise<void> {
     this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
     this.#giveUpLost(claim.jobs);
     if (this.#draining) {
       // It was under way when the end was told; nothing is started any more.
       for (const job of claim.jobs) this.#settler.add(untouched(job));
+      release?.();
       return;
     }
     // Held from the first moment on: a slot is taken before anything is waited for.
@@ -196,6 +225,7 @@ export class WorkerPool {
       this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
     }
     for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
+    release?.();
     // Slots that were idle when it came, while there was more than it could bring.
     const starved = claim.more && this.#slots.free > claim.slots / 2;
     this.#ahead.claimed(starved);
@@ -331,8 +361,9 @@ export class WorkerPool {
 
   async #giveBackUnknown(): Promise<void> {
     const { database } = this.#options;
-    // Known before the question: what ends while it is under way is still in the answer. (No claim runs meanwhile.)
-    const known = new Set([...this.#held.keys(), ...this.#settler.rows.map(leaseOf)]);
+    // Known before the question: what ends while it is under way is still in the answer. (No claim begins meanwhile.)
+    const underWay = this.#intakes.jobIds.map((jobId) => leaseOf({ jobId, epoch: firstEpoch }));
+    const known = new Set([...this.#held.keys(), ...this.#settler.rows.map(leaseOf), ...underWay]);
     const held = await heldJobs(database, this.workerId);
     for (const [jobId, epoch] of held) {
       if (known.has(leaseOf({ jobId, epoch }))) continue;

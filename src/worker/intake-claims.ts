@@ -1,0 +1,82 @@
+/**
+ * What this worker has of intakes of its own process, in the commit that stores the jobs (postgres/claim-at-intake.ts): slots are kept
+ * from before the statement leaves until it is known what became of it, and the jobs count as known here all that time.
+ */
+import type { ClaimedJob } from '../domain/job.ts';
+import type { IntakeClaimer, ReservedSlots } from '../postgres/claim-at-intake.ts';
+import type { Clock } from '../system/clock.ts';
+import type { Slots } from './slots.ts';
+
+export interface IntakeClaimsOptions {
+  readonly clock: Clock;
+  readonly workerId: string;
+  readonly slots: Pick<Slots<unknown>, 'free' | 'reserve' | 'release'>;
+  /** Whether jobs that come now are this worker's next. */
+  readonly isOpen: () => boolean;
+  /** Takes over the jobs, and says when it has asked for their slots: the kept ones are free by then. */
+  readonly onClaim: (claim: IntakeClaimed) => void;
+  /** The jobs may be leased to this worker, and nobody will say so. */
+  readonly onLost: () => void;
+}
+
+export interface IntakeClaimed {
+  readonly jobs: readonly ClaimedJob[];
+  readonly definitionsVersion: number;
+  /** Before the statement left, by both clocks. */
+  readonly startedAtMs: number;
+  readonly startedWallMs: number;
+  /** To be called right before the jobs get their slots. */
+  readonly release: () => void;
+}
+
+export class IntakeClaims implements IntakeClaimer {
+  readonly workerId: string;
+  readonly #options: IntakeClaimsOptions;
+  readonly #underWay = new Set<readonly string[]>();
+  #onEnd: (() => void) | undefined;
+
+  constructor(options: IntakeClaimsOptions) {
+    this.#options = options;
+    this.workerId = options.workerId;
+  }
+
+  /** Jobs that the store may know as this worker's before it does itself. */
+  get jobIds(): string[] {
+    return [...this.#underWay].flat();
+  }
+
+  reserve(jobIds: readonly string[]): ReservedSlots | null {
+    const { clock, slots, isOpen, onClaim, onLost } = this.#options;
+    if (!isOpen() || slots.free < jobIds.length) return null;
+    const startedAtMs = clock.monotonicMs();
+    const startedWallMs = clock.wallMs();
+    const release = () => slots.release(jobIds.length);
+    slots.reserve(jobIds.length);
+    this.#underWay.add(jobIds);
+    return {
+      committed: (jobs, definitionsVersion) => {
+        if (jobs.length > 0) onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs, release });
+        else release();
+        this.#ended(jobIds);
+      },
+      lost: () => {
+        release();
+        onLost();
+        this.#ended(jobIds);
+      },
+    };
+  }
+
+  /** Resolves when none is under way. */
+  async ended(): Promise<void> {
+    if (this.#underWay.size === 0) return;
+    await new Promise<void>((resolve) => {
+      this.#onEnd = resolve;
+    });
+  }
+
+  #ended(jobIds: readonly string[]): void {
+    this.#underWay.delete(jobIds);
+    if (this.#underWay.size === 0) this.#onEnd?.();
+  }
+}

@@ -17,10 +17,11 @@ import type { BatchVerdict, ItemVerdict, RequestedJob, RequestKey, SubmittedItem
 import { IntakeClaim, type IntakeClaimer } from './claim-at-intake.ts';
 import type { Database } from './database.ts';
 import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace, writeJobs } from './insert-batch-rows.ts';
+import { insertSingle } from './insert-single.ts';
 import { groupsUnderLock, openIntake } from './lane-groups.ts';
 import { ensureLanes, type LanePath, type LockedLane, laneName, lockLanes } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
-import { inTransaction, type TransactionClient, type TransactionOptions } from './transaction.ts';
+import { inTransaction, intakePoints, type TransactionClient, type TransactionOptions } from './transaction.ts';
 
 export interface BatchToInsert {
   readonly tenant: string;
@@ -51,24 +52,26 @@ export async function insertBatch(
 ): Promise<InsertedBatch> {
   const claim = new IntakeClaim(claimer);
   try {
-    const inserted = await inTransaction(database, (client) => insertAll(client, batch, claim), intakeTransaction);
+    const inserted =
+      (await insertSingle(database, batch, claim)) ??
+      (await inTransaction(database, (client) => insertAll(client, batch, claim), intakeTransaction));
     if (claim.admitted) await database.faultPoints.pass('claim.after');
     return { kind: 'inserted', batch: inserted, claimed: claim.committed() };
   } catch (error) {
-    if (error instanceof NothingStored) {
-      claim.undone();
-      return { kind: error.kind as 'request_key_taken' | 'definitions_changed' };
+    const nothing = nothingStored(error);
+    if (nothing === null) {
+      claim.lost();
+      throw error;
     }
-    claim.lost();
-    throw error;
+    claim.undone();
+    return { kind: nothing };
   }
 }
 
 /** Of `storeItems`. */
 export const intakeTransaction = {
   opening: openIntake,
-  before: 'intake.before_commit',
-  after: 'intake.after_commit',
+  ...intakePoints,
 } as const satisfies TransactionOptions;
 
 /** Rolls back. */
@@ -166,16 +169,15 @@ async function insertBatchRow(
     ],
     'insert-batch',
   );
-  const [row] = await inserting.catch((error: unknown) => {
-    // A twin that was first: the insert has waited for its commit.
-    if (isTakenRequestKey(error)) throw new NothingStored('request_key_taken');
-    throw error;
-  });
+  const [row] = await inserting;
   return row!.created_at;
 }
 
-function isTakenRequestKey(error: unknown): boolean {
-  return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === 'batches_request_key';
+/** Why the intake was rolled back; null: for another reason, or nobody knows whether it was. */
+function nothingStored(error: unknown): 'request_key_taken' | 'definitions_changed' | null {
+  if (error instanceof NothingStored) return error.kind as 'definitions_changed';
+  // A twin that was first: the insert has waited for its commit.
+  return error instanceof pg.DatabaseError && error.constraint === 'batches_request_key' ? 'request_key_taken' : null;
 }
 
 /** Ids of the groups that acceptable items go to, by queue and upstream; and under which definitions. */

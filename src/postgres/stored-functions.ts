@@ -8,6 +8,7 @@ import { claimJobsFunction } from './claim-jobs.ts';
 import { countBatchJobsFunctions } from './count-batch-jobs.ts';
 import { dueJobsFunctions } from './due-jobs.ts';
 import { fuseFunctions } from './fuses.ts';
+import { insertSingleFunction } from './insert-single.ts';
 import { batchActivityFunction } from './list-batches.ts';
 import { putReceiptFunction } from './put-receipt.ts';
 import { clockFunctions, rateWindowFunctions } from './rate-windows.ts';
@@ -25,6 +26,7 @@ export const storedFunctions: readonly { readonly name: string; readonly sql: st
   windowRowsFunctions,
   claimJobsFunction,
   claimAtIntakeFunction,
+  insertSingleFunction,
   readyBehindFunction,
   cancelJobsFunctions,
   fuseFunctions,

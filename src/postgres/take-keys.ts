@@ -4,12 +4,10 @@
  * in sorted: two batches that share several keys never wait for each other in a ring.
  * Index used: idempotency_keys_pkey. At most two statements.
  */
-import { randomFillSync } from 'node:crypto';
-import { v7 as newId } from 'uuid';
 import { firstOfEachKey, type KeyVerdict, type KnownKey, keyVerdicts } from '../domain/idempotency.ts';
 import type { SubmittedItem } from '../domain/submission.ts';
-import { systemClock } from '../system/clock.ts';
 import { arrayLiteral } from './array-literal.ts';
+import { ascendingIds } from './ascending-ids.ts';
 import { digestArray, uuidArray } from './binary-array.ts';
 import { jobRows, type StoredState, stateOfRows } from './job-state.ts';
 import { ofThisIntake } from './lane-groups.ts';
@@ -63,25 +61,6 @@ export async function takeKeys(
 
 /** Most items are their key's first, and it is new. */
 const accepted: KeyVerdict = { verdict: 'accepted' };
-
-/** Where the counter of ids stands, in the millisecond that it is of. */
-let latest = { msecs: 0, seq: 0 };
-
-/**
- * UUIDs of version 7 (RFC 9562 section 5.7), each above all that this process has drawn here before. The randomness of all in
- * one draw: one for each costs as much again as the rest.
- */
-function ascendingIds(count: number): string[] {
-  if (count === 0) return [];
-  const random = randomFillSync(Buffer.allocUnsafe(16 * count));
-  const now = systemClock.wallMs();
-  // A new millisecond begins anywhere in 31 of the counter's 32 bits, so that it has room to go up.
-  const { msecs, seq } = now > latest.msecs ? { msecs: now, seq: random.readUInt32BE() >>> 1 } : latest;
-  latest = { msecs, seq: seq + count };
-  return Array.from({ length: count }, (_, nth) =>
-    newId({ msecs, seq: seq + nth, random: random.subarray(16 * nth, 16 * (nth + 1)) }),
-  );
-}
 
 /** How many of the keys were new. A key that another transaction has just put in is waited for. */
 async function insertNewKeys(

@@ -32,6 +32,12 @@ export interface TransactionClient {
   readonly begun: Promise<unknown>;
 }
 
+/** Around the COMMIT of an intake. */
+export const intakePoints = {
+  before: 'intake.before_commit',
+  after: 'intake.after_commit',
+} as const satisfies FaultPointsAround;
+
 export interface TransactionOptions extends FaultPointsAround {
   /**
    * Goes out with the BEGIN, and with what the work sends before it waits. A BEGIN can be refused, and what comes behind it is

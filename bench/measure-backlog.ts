@@ -82,7 +82,7 @@ async function measurePlace(
     if (place === 'same lane') continue;
     for (const { service, upstream, p50, p99 } of both) {
       await postToCallMs(service.url, upstream, items(`latency-warm-${run}`, 20));
-      const took = await postToCallMs(service.url, upstream, items(`latency-${run}`, latencyJobs));
+      const { toCall: took } = await postToCallMs(service.url, upstream, items(`latency-${run}`, latencyJobs));
       p50.push(percentile(took, 50));
       p99.push(percentile(took, 99));
     }

@@ -35,7 +35,7 @@ export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: 
   const statements = await logStatements(stage, target, seconds);
   // Each in a lane of its own, that is new.
   const fresh = items('fresh', jobsPosted).map((item) => ({ ...item, partition_key: item.idempotency_key }));
-  const took = await postToCallMs(service.url, upstream, fresh);
+  const { toCall } = await postToCallMs(service.url, upstream, fresh);
   const [waiting] = await target.database.query<{ jobs: number; lanes: number }>(
     `select (select count(*) from sluice.ready_jobs)::int as jobs,
             (select count(*) from sluice.lanes where next_at > clock_timestamp() and closed_by = 'window')::int as lanes`,
@@ -48,7 +48,7 @@ export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: 
     seconds,
     statementsPerMinute: Math.round((statements.length * 60) / seconds),
     byStatement: counted(statements).map(([text, count]) => [text, Math.round((count * 60) / seconds)]),
-    postToCallMs: spread(took),
+    postToCallMs: spread(toCall),
   };
 }
 

@@ -9,7 +9,7 @@ import type { DrainFigures } from './measure-drain.ts';
 import type { FloorFigures } from './measure-floors.ts';
 import type { FootprintFigures } from './measure-footprint.ts';
 import type { IntakeFigures } from './measure-intake.ts';
-import type { LatencyFigures } from './measure-latency.ts';
+import type { Latency, LatencyFigures } from './measure-latency.ts';
 import type { ContenderFigures, PeerFigures } from './measure-peers.ts';
 import type { ReplicaFigures } from './measure-replicas.ts';
 import type { Machine } from './results.ts';
@@ -143,12 +143,18 @@ function drainSections({ slots, jobs, free, windowed }: DrainFigures, floors: Fl
   ];
 }
 
-function latencySection({ jobs, p50Ms, p99Ms, mostMs }: LatencyFigures): Section {
+function latencySection({ jobs, toCall, toAnswer, windowed }: LatencyFigures): Section {
+  const row = (what: string, { p50Ms, p99Ms, mostMs }: Latency) => [what, ...[p50Ms, p99Ms, mostMs].map(inWords)];
   return {
     name: 'latency',
     title: `POST to call on an idle service, ${inWords(jobs)} jobs one by one`,
     header: ['', 'p50, ms', 'p99, ms', 'most, ms'],
-    rows: [['POST to the arrival at the upstream', ...[p50Ms, p99Ms, mostMs].map(inWords)]],
+    rows: [
+      row('POST to the arrival at the upstream', toCall),
+      row('the same under a fleet window far above the speed', windowed.toCall),
+      row('POST to its answer', toAnswer),
+      row('the same under that window', windowed.toAnswer),
+    ],
   };
 }
 

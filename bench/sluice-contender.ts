@@ -57,7 +57,7 @@ export function sluice(settings: string, { limits = {}, replicas = 1 }: SluiceOp
           await setPaused(url, 'api', false);
           while ((await upstream.count()) < goal) await clock.sleep(pollMs);
         },
-        latency: (label, count) => postToCallMs(url, upstream, items(label, count)),
+        latency: async (label, count) => (await postToCallMs(url, upstream, items(label, count))).toCall,
         async close() {
           await Promise.all(services.map((service) => service.stop()));
         },

@@ -97,8 +97,11 @@ export interface IntakeClaimer {
 
 /** To be ended by one of these. */
 export interface ReservedSlots {
-  /** The transaction is over: the jobs are the worker's, durably, under these definitions; all that it keeps slots for, or none of them. */
-  committed(jobs: readonly ClaimedJob[], definitionsVersion: number): void;
+  /**
+   * The transaction is over: the jobs are the worker's, durably, under these definitions; all that it keeps slots for,
+   * or none of them. Resolves when their calls have begun: to answer costs more time than to let them go first.
+   */
+  committed(jobs: readonly ClaimedJob[], definitionsVersion: number): Promise<void>;
   /** Nobody knows what became of it. */
   lost(): void;
 }
@@ -145,16 +148,17 @@ export class IntakeClaim {
   }
 
   /** The transaction is committed. Gives whether the claimer has its jobs. */
-  committed(): boolean {
+  async committed(): Promise<boolean> {
     const { admitted } = this;
-    this.#slots?.committed(this.#jobs, this.#definitionsVersion);
+    const begun = this.#slots?.committed(this.#jobs, this.#definitionsVersion);
     this.#forget();
+    await begun;
     return admitted;
   }
 
   /** It is rolled back. */
   undone(): void {
-    this.#slots?.committed([], this.#definitionsVersion);
+    void this.#slots?.committed([], this.#definitionsVersion);
     this.#forget();
   }
 

@@ -32,6 +32,13 @@ export const systemClock: Clock = {
   },
 };
 
+/** Resolves when everything has had its turn that this turn of the event loop has put off to the end of it. */
+export function turnIsOver(): Promise<void> {
+  return new Promise((resolve) => {
+    setImmediate(resolve);
+  });
+}
+
 /**
  * Where `monotonicMs` of this process begins on the clock that all processes of the machine share: readings of two processes
  * are comparable by it.

@@ -4,7 +4,7 @@
  */
 import type { ClaimedJob } from '../domain/job.ts';
 import type { IntakeClaimer, ReservedSlots } from '../postgres/claim-at-intake.ts';
-import type { Clock } from '../system/clock.ts';
+import { type Clock, turnIsOver } from '../system/clock.ts';
 import type { Slots } from './slots.ts';
 
 export interface IntakeClaimsOptions {
@@ -13,8 +13,8 @@ export interface IntakeClaimsOptions {
   readonly slots: Pick<Slots<unknown>, 'free' | 'reserve' | 'release'>;
   /** Whether jobs that come now are this worker's next. */
   readonly isOpen: () => boolean;
-  /** Takes over the jobs, and says when it has asked for their slots: the kept ones are free by then. */
-  readonly onClaim: (claim: IntakeClaimed) => void;
+  /** Takes over the jobs at once; resolves when their calls have begun. */
+  readonly onClaim: (claim: IntakeClaimed) => Promise<void>;
   /** The jobs may be leased to this worker, and nobody will say so. */
   readonly onLost: () => void;
 }
@@ -54,10 +54,15 @@ export class IntakeClaims implements IntakeClaimer {
     slots.reserve(jobIds.length);
     this.#underWay.add(jobIds);
     return {
-      committed: (jobs, definitionsVersion) => {
-        if (jobs.length > 0) onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs, release });
+      committed: async (jobs, definitionsVersion) => {
+        let started: Promise<void> | undefined;
+        if (jobs.length > 0) started = onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs, release });
         else release();
         this.#ended(jobIds);
+        if (started === undefined) return;
+        await started;
+        // The driver writes to a socket that has been idle when this turn ends.
+        await turnIsOver();
       },
       lost: () => {
         release();

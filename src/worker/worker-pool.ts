@@ -127,7 +127,7 @@ export class WorkerPool {
       slots: this.#slots,
       isOpen: () => !this.#draining && this.#claims.atRest,
       onClaim: ({ startedAtMs, startedWallMs, release, ...claim }) =>
-        void this.#start(
+        this.#start(
           { ...claim, slots: claim.jobs.length, aheadId: null, more: false },
           startedAtMs,
           startedWallMs,

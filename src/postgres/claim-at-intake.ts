@@ -125,11 +125,6 @@ export class IntakeClaim {
     this.#claimer = claimer;
   }
 
-  /** Whether jobs were claimed, and are the claimer's should the transaction commit. */
-  get admitted(): boolean {
-    return this.#jobs.length > 0;
-  }
-
   /** The worker to claim for; null: the jobs are left to the claims. @param rows all that the intake has brought */
   reserve(rows: readonly BatchRow[], definitionsVersion: number): string | null {
     if (this.#claimer === undefined || rows.length > mostJobs || !rows.every(isReady)) return null;
@@ -149,11 +144,11 @@ export class IntakeClaim {
 
   /** The transaction is committed. Gives whether the claimer has its jobs. */
   async committed(): Promise<boolean> {
-    const { admitted } = this;
+    const claimed = this.#jobs.length > 0;
     const begun = this.#slots?.committed(this.#jobs, this.#definitionsVersion);
     this.#forget();
     await begun;
-    return admitted;
+    return claimed;
   }
 
   /** It is rolled back. */

@@ -55,7 +55,6 @@ export async function insertBatch(
     const inserted =
       (await insertSingle(database, batch, claim)) ??
       (await inTransaction(database, (client) => insertAll(client, batch, claim), intakeTransaction));
-    if (claim.admitted) await database.faultPoints.pass('claim.after');
     return { kind: 'inserted', batch: inserted, claimed: await claim.committed() };
   } catch (error) {
     const nothing = nothingStored(error);

@@ -38,7 +38,9 @@ export const intakePoints = {
   after: 'intake.after_commit',
 } as const satisfies FaultPointsAround;
 
-export interface TransactionOptions extends FaultPointsAround {
+export interface TransactionOptions<T = unknown> extends FaultPointsAround {
+  /** Whether it has done what the points are around; by default it has. */
+  readonly isDone?: (result: T) => boolean;
   /**
    * Goes out with the BEGIN, and with what the work sends before it waits. A BEGIN can be refused, and what comes behind it is
    * then on its own: so all of this must do nothing, unless it is in one transaction with the opening.
@@ -56,7 +58,7 @@ export interface TransactionOptions extends FaultPointsAround {
 export async function inTransaction<T>(
   database: Database,
   work: (client: TransactionClient) => Promise<T>,
-  options: TransactionOptions = {},
+  options: TransactionOptions<T> = {},
 ): Promise<T> {
   for (let repeats = 0; ; repeats++) {
     try {
@@ -72,7 +74,7 @@ export async function inTransaction<T>(
 function runOnce<T>(
   database: Database,
   work: (client: TransactionClient) => Promise<T>,
-  { before, after, opening }: TransactionOptions,
+  { before, after, opening, isDone = () => true }: TransactionOptions<T>,
 ): Promise<T> {
   return withClient(database, async (client) => {
     const pieces = new Pieces(client);
@@ -116,7 +118,7 @@ function runOnce<T>(
     let result: T;
     try {
       result = await work(lent);
-      if (before !== undefined) await database.faultPoints.pass(before);
+      if (before !== undefined && isDone(result)) await database.faultPoints.pass(before);
     } catch (error) {
       over = true;
       // The client is destroyed, which rolls back; over a dead connection a ROLLBACK would only wait for its time limit.
@@ -139,7 +141,7 @@ function runOnce<T>(
     // PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error: work that swallowed one ends here.
     if (command !== 'COMMIT')
       throw new Error('the transaction had failed and was rolled back, though its work went on');
-    if (after !== undefined) await database.faultPoints.pass(after);
+    if (after !== undefined && isDone(result)) await database.faultPoints.pass(after);
     return result;
   });
 }

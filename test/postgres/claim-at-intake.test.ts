@@ -1,0 +1,391 @@
+/** The claim of new jobs in the commit that stores them: what it gives, what it leaves to the claims, and that it charges nothing then. */
+import t from 'tap';
+import { setPaused } from '../../src/application/manage-definitions.ts';
+import type { ClaimedJob } from '../../src/domain/job.ts';
+import type { IntakeClaimer } from '../../src/postgres/claim-at-intake.ts';
+import { DatabaseUnavailableError, openDatabase } from '../../src/postgres/database.ts';
+import { type InsertedBatch, insertBatch } from '../../src/postgres/insert-batch.ts';
+import { inTransaction } from '../../src/postgres/transaction.ts';
+import { createLogger } from '../../src/system/logger.ts';
+import { type Claims, neverLeft, newWorker, throttledFor, useClaims } from '../support/claims.ts';
+import { definitionDependencies } from '../support/definitions.ts';
+import { faultPointsOf } from '../support/fault-points.ts';
+import { submissionOf } from '../support/intake.ts';
+
+/** A worker with slots to spare, and what it hears. */
+class Claimer implements IntakeClaimer {
+  readonly workerId: string;
+  readonly jobs: ClaimedJob[] = [];
+  readonly heard: string[] = [];
+  readonly reserved: number[] = [];
+
+  constructor(workerId: string) {
+    this.workerId = workerId;
+  }
+
+  reserve(jobIds: readonly string[]) {
+    this.reserved.push(jobIds.length);
+    return {
+      committed: async (jobs: readonly ClaimedJob[]) => {
+        this.heard.push(jobs.length > 0 ? 'claimed' : 'nothing');
+        this.jobs.push(...jobs);
+      },
+      lost: () => this.heard.push('lost'),
+    };
+  }
+}
+
+async function post(
+  { database }: Pick<Claims, 'database'>,
+  items: readonly object[],
+  claimer?: IntakeClaimer,
+  requestKey: string | null = null,
+): Promise<InsertedBatch> {
+  const [{ version }] = (await database.query('select version from sluice.definition_version')) as [
+    { version: number },
+  ];
+  const key = requestKey === null ? null : { key: requestKey, fingerprint: '00'.repeat(32) };
+  const batch = { tenant: 'default', requestKey: key, definitionsVersion: version, ...submissionOf(items) };
+  return insertBatch(database, batch, claimer);
+}
+
+async function rowsOf({
+  database,
+}: Pick<Claims, 'database'>): Promise<{ ready: number; running: number; used: number }> {
+  const [row] = await database.query<{ ready: number; running: number; used: number }>(
+    `select (select count(*)::int from sluice.ready_jobs) as ready, (select count(*)::int from sluice.running_jobs) as running,
+            (select coalesce(sum(used), 0)::int from sluice.rate_windows) as used`,
+  );
+  return row!;
+}
+
+/** The lanes are there, so that a single item goes in by one statement. */
+async function makeLanes(store: Claims, ...partitionKeys: Array<string | undefined>): Promise<void> {
+  for (const partition_key of partitionKeys) {
+    const inserted = await post(store, [
+      { idempotency_key: `lane of ${partition_key}`, ...(partition_key && { partition_key }) },
+    ]);
+    if (inserted.kind !== 'inserted' || inserted.claimed) throw new Error('the lane was not made by an intake alone');
+  }
+  await store.settle((await store.claim(10)).jobs);
+}
+
+const rich = {
+  method: 'PUT',
+  path: '/charges/7?x=1',
+  headers: { 'X-Trace': 'a', 'content-type': 'text/plain' },
+  body_text: 'ä "quoted"\n',
+  partition_key: 'acct',
+  priority: 3,
+  max_attempts: 2,
+  payload_version: '7',
+  expires_at: '2100-01-01T00:00:00Z',
+};
+
+t.test('what it gives is what a claim would have read back, one item or several', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
+  await store.putLimit('account', { limit: 100, per: 60, by_partition: true, upstreams: ['api'] });
+  await makeLanes(store, undefined, 'acct');
+  for (const [label, items] of [
+    ['one', [rich]],
+    ['one with a body of JSON', [{ body: { n: 1 } }]],
+    ['several', [rich, { ...rich, priority: 9, cost: 2 }, { ...rich, body_text: '', headers: {} }]],
+  ] as const) {
+    const named = (name: string) => items.map((item, n) => ({ ...item, idempotency_key: `${name}-${label}-${n}` }));
+    const claimer = new Claimer(store.workerId);
+    const posted = await post(store, named('x'), claimer);
+    t.equal(posted.kind === 'inserted' && posted.claimed, true, label);
+    t.same(claimer.heard, ['claimed']);
+    t.same(await rowsOf(store).then(({ ready, running }) => ({ ready, running })), { ready: 0, running: items.length });
+    const used = (await rowsOf(store)).used;
+
+    await post(store, named('y'));
+    const { jobs } = await store.claim(10);
+    const told = ({ jobId, batchId, slotWaitMs, idempotencyKey, ...job }: ClaimedJob) => ({
+      ...job,
+      key: idempotencyKey.slice(1),
+    });
+    t.same(claimer.jobs.map(told), jobs.map(told), 'in the order in which they are to be called, too');
+    t.equal(
+      (await rowsOf(store)).used - used,
+      2 * items.reduce((sum, item) => sum + ('cost' in item ? item.cost : 1), 0),
+    );
+    const rows = `select lane_id, group_id, rank, cost, expires_at, worker_id, regexp_replace(charged, '[0-9]{16}', '', 'g') as charged,
+                         counted, claim_ahead, epoch, calls, attempts_used, throttles, first_sent_at, outcome_unknown, reconcile_failures
+                    from sluice.running_jobs where job_id = any ($1::uuid[]) order by rank, seq`;
+    const rowsOfJobs = (of: readonly ClaimedJob[]) => store.database.query(rows, [of.map(({ jobId }) => jobId)]);
+    t.same(await rowsOfJobs(claimer.jobs), await rowsOfJobs(jobs));
+
+    const ids = [...claimer.jobs, ...jobs].map(({ jobId }) => jobId);
+    t.same([...(await store.settle([...claimer.jobs, ...jobs]))].sort(), ids.sort(), "all are the worker's to settle");
+  }
+});
+
+t.test('the verdicts are those of any intake', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await makeLanes(store, undefined);
+  const claimer = new Claimer(store.workerId);
+  const item = { idempotency_key: 'twice', body: 1 };
+  const first = await post(store, [item], claimer, 'request');
+  t.match(first, {
+    batch: {
+      items: [{ index: 0, key: 'twice', keySource: 'given', verdict: 'accepted', jobState: 'ready', faults: [] }],
+    },
+  });
+  t.same(await post(store, [item], claimer, 'request'), { kind: 'request_key_taken' });
+  const again = await post(store, [item], claimer);
+  t.match(again, {
+    claimed: false,
+    batch: { items: [{ verdict: 'duplicate', jobId: claimer.jobs[0]!.jobId, jobState: 'running' }] },
+  });
+  t.match(await post(store, [{ ...item, body: 2 }], claimer), {
+    claimed: false,
+    batch: { items: [{ verdict: 'conflict' }] },
+  });
+  t.match(await post(store, [{ idempotency_key: 'other' }], claimer, 'request'), { kind: 'request_key_taken' });
+  t.equal(claimer.jobs.length, 1);
+  t.notOk(claimer.heard.includes('lost'), 'what was rolled back is known to be');
+  t.equal(claimer.heard.length, claimer.reserved.length, 'it hears of all that it has kept slots for');
+  t.equal((await rowsOf(store)).ready, 0);
+  const stored = await store.database.query<{ index: number; verdict: string }>(
+    `select index, verdict from sluice.batch_items where batch_id = $1`,
+    [first.kind === 'inserted' ? first.batch.batchId : ''],
+  );
+  t.same(stored, [{ index: 0, verdict: 'accepted' }]);
+});
+
+interface Obstacle {
+  readonly definitions?: (store: Claims) => Promise<void>;
+  readonly now: (store: Claims) => Promise<void | (() => Promise<void>)>;
+  readonly items?: readonly object[];
+  /** Nobody is asked. */
+  readonly unasked?: boolean;
+}
+
+const all =
+  (more: object = {}) =>
+  (store: Claims) =>
+    store.putLimit('all', { limit: 7, per: 60, upstreams: ['api'], ...more });
+const none = async () => undefined;
+const item = { idempotency_key: 'new', partition_key: 'acct' };
+const many = (count: number, more: object = {}) =>
+  Array.from({ length: count }, (_, n) => ({ ...item, idempotency_key: `new-${n}`, ...more }));
+
+/** Holds it until the given function is called. */
+async function held({ connectionString }: Claims, statement: string): Promise<() => Promise<void>> {
+  const database = openDatabase({ connectionString, max: 1, logger: createLogger('silent') });
+  let release!: () => void;
+  const released = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  await new Promise<void>((taken) => {
+    void inTransaction(database, async (client) => {
+      await client.query(statement);
+      taken();
+      await released;
+    });
+  });
+  return async () => {
+    release();
+    await database.close();
+  };
+}
+
+const obstacles: Readonly<Record<string, Obstacle>> = {
+  'an order': { definitions: (store) => store.putQueue('default', { ordering: 'fifo' }), now: none },
+  'calls that are counted': { definitions: all({ max_in_flight: 9 }), now: none },
+  'a queue that is paused': {
+    now: (store) => setPaused(definitionDependencies(store.database), 'queues', 'default', true).then(() => undefined),
+  },
+  'an upstream that is paused': {
+    now: (store) => setPaused(definitionDependencies(store.database), 'upstreams', 'api', true).then(() => undefined),
+  },
+  'a limit of 0': { definitions: all({ limit: 0 }), now: none },
+  'a window that is paused': {
+    definitions: all(),
+    now: async ({ database }) => void (await database.query('update sluice.rate_windows set paused = true')),
+  },
+  'a window without room': { definitions: all(), items: many(6), now: none },
+  'a window with room for some, and one with room for all': {
+    definitions: async (store) => {
+      await all()(store);
+      await store.putLimit('wide', { limit: 50, per: 60, upstreams: ['api'] });
+    },
+    items: many(6),
+    now: none,
+  },
+  'a window of its partition without room': {
+    definitions: async (store) => {
+      await store.putLimit('account', { limit: 3, per: 60, by_partition: true, upstreams: ['api'] });
+      await store.putLimit('wide', { limit: 50, per: 60, upstreams: ['api'] });
+    },
+    items: many(3),
+    now: none,
+  },
+  'a cost that is more than there is': { definitions: all(), items: many(2, { cost: 3 }), now: none },
+  'a cooldown': {
+    now: async (store) => {
+      await store.addJobs({ count: 1 });
+      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
+    },
+  },
+  'a cooldown that is over, and ramps': {
+    now: async (store) => {
+      await store.addJobs({ count: 1 });
+      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
+      await store.database.query(`update sluice.cooldowns set until = clock_timestamp() - interval '1 second'`);
+      await store.database.query('update sluice.lane_groups set next_at = to_timestamp(0), closed_by = null');
+      const [row] = await store.database.query<{ ramp: number | null }>('select ramp from sluice.cooldowns');
+      if (row?.ramp == null) throw new Error('it does not ramp');
+    },
+  },
+  'a cooldown of its partition': {
+    definitions: (store) => store.putLimit('account', { limit: 50, per: 60, by_partition: true, upstreams: ['api'] }),
+    now: async (store) => {
+      await store.addJobs({ count: 1, partitionKey: 'acct' });
+      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
+    },
+  },
+  'a lane that is closed': {
+    now: async ({ database }) => {
+      await database.query(
+        `update sluice.lanes set next_at = clock_timestamp() + interval '1 minute', closed_by = 'fuse'`,
+      );
+    },
+  },
+  'a group that is closed': {
+    now: async ({ database }) => {
+      await database.query(
+        `update sluice.lane_groups set next_at = clock_timestamp() + interval '1 minute', closed_by = 'window'`,
+      );
+    },
+  },
+  'a lease that has run out': {
+    now: async ({ database }) => {
+      await database.query(`update sluice.workers set lease_expires_at = clock_timestamp() - interval '1 second'`);
+    },
+  },
+  'a row of a window that another claimer holds': {
+    definitions: all(),
+    now: (store) => held(store, 'select 1 from sluice.rate_windows for no key update'),
+  },
+  'somebody who writes a cooldown': {
+    now: (store) => held(store, `select pg_advisory_xact_lock(7305002, hashtext('api'))`),
+  },
+  'somebody who steers its limit': {
+    definitions: all(),
+    now: (store) => held(store, `select pg_advisory_xact_lock(7305003, hashtext('all'))`),
+  },
+  'a time of its own': { items: [{ ...item, run_at: '2000-01-01T00:00:00Z' }], now: none, unasked: true },
+  'an end that is near': {
+    items: [{ ...item, expires_at: new Date(Date.now() + 500).toISOString() }],
+    now: none,
+    unasked: true,
+  },
+  'an end that is there by the clock of the store': {
+    items: [{ ...item, expires_at: '2050-01-01T00:00:00Z' }],
+    now: async ({ database }) =>
+      void (await database.query(`select set_config('sluice.now_us', '2600000000000000', false)`)),
+  },
+  'more than one lane': {
+    items: [item, { idempotency_key: 'elsewhere', partition_key: 'other' }],
+    now: none,
+    unasked: true,
+  },
+  'more than a few': { items: many(17), now: none, unasked: true },
+};
+
+t.test('whatever is in their way leaves them to the claims, and charges nothing', async (t) => {
+  for (const [name, { definitions = none, now, items = [item], unasked = false }] of Object.entries(obstacles)) {
+    await t.test(name, async (t) => {
+      const store = await useClaims(t, { max: 1 });
+      await store.putUpstream('api');
+      await store.putQueue('default', {});
+      await definitions(store);
+      // The windows have their rows by this.
+      await makeLanes(store, 'acct', 'other');
+      const undo = await now(store);
+      const before = await rowsOf(store);
+      const claimer = new Claimer(store.workerId);
+      const posted = await post(store, items, claimer);
+      await undo?.();
+      t.match(posted, { kind: 'inserted', claimed: false });
+      t.same(await rowsOf(store), { ...before, ready: before.ready + items.length });
+      t.same(claimer.heard, unasked ? [] : ['nothing']);
+    });
+  }
+});
+
+t.test('without any of that the same jobs are had', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await makeLanes(store, 'acct');
+  await all()(store);
+  const claimer = new Claimer(store.workerId);
+  for (const items of [[item], many(6)]) await post(store, items, claimer);
+  t.same(claimer.heard, ['claimed', 'claimed']);
+  t.same(await rowsOf(store), { ready: 0, running: 7, used: 7 });
+  t.ok(claimer.jobs.every(({ permitMs }) => permitMs === 40));
+  await store.settle(claimer.jobs, neverLeft);
+  t.equal((await rowsOf(store)).used, 0, 'a permit that was not used goes back');
+});
+
+t.test('a job of a lane that is not there yet is had as well', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  const claimer = new Claimer(store.workerId);
+  t.match(await post(store, [item], claimer), { claimed: true });
+  t.same(claimer.heard, ['nothing', 'claimed'], 'it was asked for both ways');
+});
+
+t.test('intakes and claims at once take no more than a window has', async (t) => {
+  const limit = 60;
+  const store = await useClaims(t, { max: 8 });
+  await store.putUpstream('api');
+  await makeLanes(store, undefined);
+  await store.putLimit('all', { limit, per: 600, upstreams: ['api'] });
+  const taken: string[] = [];
+  let posted = 0;
+  const intake = async () => {
+    const claimer = new Claimer(await newWorker(store.database));
+    for (let n = 0; n < 25; n += 1) {
+      posted += 1;
+      await post(store, [{ idempotency_key: `job-${posted}` }], claimer);
+    }
+    taken.push(...claimer.jobs.map(({ jobId }) => jobId));
+    return claimer.jobs.length;
+  };
+  let over = false;
+  const claims = async () => {
+    const worker = await newWorker(store.database);
+    while (!over) taken.push(...(await store.claim(1, worker)).jobs.map(({ jobId }) => jobId));
+  };
+  const claiming = [claims(), claims()];
+  const byIntake = await Promise.all([intake(), intake(), intake(), intake()]);
+  over = true;
+  await Promise.all(claiming);
+  t.ok(
+    byIntake.some((count) => count > 0),
+    'some were had at their intake',
+  );
+  t.equal(new Set(taken).size, taken.length, 'none twice');
+  await store.database.query('update sluice.lane_groups set next_at = to_timestamp(0)');
+  taken.push(...(await store.claimAll(10)).map(({ jobId }) => jobId));
+  t.equal(taken.length, limit, 'all that the window has, and no more');
+  t.same(await rowsOf(store), { ready: 100 - limit, running: limit, used: limit });
+});
+
+t.test('where nobody knows whether it is committed, the worker hears so', async (t) => {
+  const store = await useClaims(t, { faultPoints: faultPointsOf('intake.after_commit=pass,08006*2') });
+  await store.putUpstream('api');
+  await makeLanes(store, 'acct');
+  for (const items of [[item], many(2)]) {
+    const claimer = new Claimer(store.workerId);
+    await t.rejects(post(store, items, claimer), DatabaseUnavailableError);
+    t.same(claimer.heard, ['lost']);
+  }
+  t.equal((await rowsOf(store)).running, 3, 'it was');
+});

@@ -1,7 +1,8 @@
 /**
  * A careful client: posts batches over some time, each under an Idempotency-Key, to whatever replica comes next, and posts a
  * batch again, to another replica, until it is accepted. At times it acts as if an accepted answer had been lost, and expects
- * the same answer again. Each batch repeats an item of the one before it, so that keys meet across batches and replicas.
+ * the same answer again. Each batch repeats an item of the one before it, so that keys meet across batches and replicas; but for
+ * every other one, which is a new item alone, as most clients send them: a worker at rest has such a job in the commit that stores it.
  */
 import { draw } from '../../../src/simulator/draw.ts';
 import { systemClock as clock } from '../../../src/system/clock.ts';
@@ -36,6 +37,8 @@ interface BatchToSend {
 const posters = 4;
 const fewestItems = 5;
 const mostItems = 95;
+/** Of the batches, a single new item. */
+const singles = 0.5;
 /** Also a short run has so many batches, about. */
 const fewestBatches = 40;
 /** A replica that stands still answers nobody. */
@@ -151,9 +154,10 @@ function batchesOf({ seed, items, upstream, spreadMs }: SubmitterOptions): Batch
   const most = Math.max(fewestItems, Math.min(mostItems, (2 * items) / fewestBatches - fewestItems));
   for (let from = 0; from < items; ) {
     const drawn = draw(seed, `size ${batches.length}`);
-    const size = Math.min(items - from, Math.round(fewestItems + (most - fewestItems) * drawn));
+    const isSingle = draw(seed, `single ${batches.length}`) < singles;
+    const size = isSingle ? 1 : Math.min(items - from, Math.round(fewestItems + (most - fewestItems) * drawn));
     const own = Array.from({ length: size }, (_, n) => `item-${String(from + n + 1).padStart(digits, '0')}`);
-    const repeated = batches.at(-1)?.keys.at(-1);
+    const repeated = isSingle ? undefined : batches.at(-1)?.keys.at(-1);
     const keys = repeated === undefined ? own : [repeated, ...own];
     const body = {
       defaults: { upstream, method: 'POST', path: '/charges' },

@@ -80,6 +80,43 @@ t.test('three replicas, 50 a second, two killed on the way: never more than 50 i
   t.ok(byWorkers > 25, 'the limit was reached for');
 });
 
+t.test(
+  'single jobs, each posted to one of three replicas, 50 a second: never more than 50 in any second',
+  async (t) => {
+    const { services, client, upstream } = await startFleet(t, { replicas: 3, perSecond: 50, slackMs: defaultSlackMs });
+    const items = numberedItems('single', 150);
+    const batchIds: string[] = [];
+    const postAll = async (poster: TestClient, own: typeof items) => {
+      for (const item of own) batchIds.push((await poster.submit('api', [item])).batch_id);
+    };
+    await Promise.all(
+      services.map(({ client: poster }, n) =>
+        postAll(
+          poster,
+          items.filter((_, at) => at % 3 === n),
+        ),
+      ),
+    );
+    const jobs: Job[] = [];
+    for (const id of batchIds) {
+      await client.waitForBatch(id, 30_000);
+      jobs.push(...(await jobsOf(client, id)));
+    }
+
+    const log = await upstream.log();
+    assertOneEffectEach(
+      t,
+      log,
+      items.map((item) => item.idempotency_key),
+    );
+    const byWorkers = fullestInterval(sendTimes(jobs), 1000).count;
+    t.ok(byWorkers <= 50 && byWorkers > 25, `${byWorkers} starts in the fullest second by the stamps of the workers`);
+    const lengthMs = 1000 - Math.max(0, journeys(jobs, log).spreadMs - defaultSlackMs);
+    const atUpstream = log.maxStartsInAny(lengthMs);
+    t.ok(atUpstream <= 50, `${atUpstream} in the fullest ${Math.round(lengthMs)} ms at the upstream`);
+  },
+);
+
 t.test('1 a second over three replicas: no two starts within a second', async (t) => {
   const { client, upstream } = await startFleet(t, { replicas: 3, perSecond: 1 });
   const items = numberedItems('order', 5);

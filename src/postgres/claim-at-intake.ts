@@ -41,7 +41,9 @@ begin
   select g.id, g.upstream, g.shared_limits, g.partition_limits, l.partition_key into c
     from sluice.lanes l join sluice.lane_groups g on g.id = l.group_id
    where l.id = p_lane and not g.fifo and not g.counted and g.next_at <= v_now and (l.next_at <= v_now or l.closed_by = 'empty')
-     and exists (select 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > v_now);
+     and exists (select 1 from sluice.workers x where x.id = p_worker and x.lease_expires_at > v_now)
+     -- They are older, and a claim puts them where they belong.
+     and not exists (select 1 from sluice.parked_jobs x where x.due_at <= v_now);
   if not found or not pg_try_advisory_xact_lock_shared(7305002, hashtext(c.upstream)) then return; end if;
 
   v_limits := c.shared_limits || c.partition_limits;
@@ -111,6 +113,8 @@ export const firstEpoch = 1;
 
 /** More are not had at once: one replica would get them all, where claims share them out. */
 const mostJobs = 16;
+/** All bodies together, in UTF-16 units: their way to the disk takes time of the permits, and the windows' rows are held meanwhile. */
+const longestBodies = 65_536;
 /** A job that is to expire so soon, in milliseconds, is left to the claim, whatever the clocks say; the store looks once more. */
 const clockSlackMs = 1_000;
 
@@ -127,7 +131,10 @@ export class IntakeClaim {
 
   /** The worker to claim for; null: the jobs are left to the claims. @param rows all that the intake has brought */
   reserve(rows: readonly BatchRow[], definitionsVersion: number): string | null {
+    // Of a run before this one.
+    this.lost();
     if (this.#claimer === undefined || rows.length > mostJobs || !rows.every(isReady)) return null;
+    if (rows.reduce((sum, row) => sum + bodyLength(row), 0) > longestBodies) return null;
     if (rows.some(({ laneId }) => laneId !== rows[0]!.laneId)) return null;
     this.#slots = this.#claimer.reserve(rows.map(({ jobId }) => jobId!));
     this.#definitionsVersion = definitionsVersion;
@@ -167,6 +174,10 @@ export class IntakeClaim {
     this.#slots = null;
     this.#jobs = [];
   }
+}
+
+function bodyLength({ behind }: BatchRow): number {
+  return behind?.kind === 'new' ? (behind.job.body?.length ?? 0) : 0;
 }
 
 type NewJob = Extract<BatchRow['behind'], { kind: 'new' }>;

@@ -90,6 +90,7 @@ declare
   v_lock text;
   v_alive boolean;
   v_due boolean;
+  v_promoted int := 0;
   v_late boolean;
   v_lanes_left int;
   -- Who is served goes behind the others: only where not all can be.
@@ -197,7 +198,8 @@ begin
     return next;
     return;
   end if;
-  if v_due and sluice.promote_due_jobs(v_now, 500) = 500 then v_more := true; end if;
+  if v_due then v_promoted := sluice.promote_due_jobs(v_now, 500); end if;
+  if v_promoted = 500 then v_more := true; end if;
   if v_late and sluice.expire_jobs(v_now, 500) >= 500 then v_more := true; end if;
 
   while v_left > 0 and v_round < k_most_rounds loop
@@ -661,6 +663,8 @@ begin
     exit when v_visited = 0 or c.n_lanes < v_want;
   end loop;
   if v_left <= 0 or v_round >= k_most_rounds then v_more := true; end if;
+  -- Others may have slots for what has fallen due, and nobody has told them of it.
+  if v_more and v_promoted > v_given then perform pg_notify('sluice_work', ''); end if;
   if v_given > p_slots and p_claim is not null then insert into sluice.claims_ahead (id, worker_id) values (p_claim, p_worker); end if;
 
   v_us := sluice.clock_us();

@@ -209,13 +209,16 @@ const insertedText = (claims: boolean) => `
          case when w.lanes is not null then pg_notify('sluice_work', '${intakePayload}') end
     from woken w`;
 
-/** Evaluated once, before the first row of a lane. */
+/**
+ * Evaluated once. Not where another's commit was waited for since the batch's row was begun: much of the permit is over.
+ */
 const claimText = `
   claim as materialized (
     select a.*, b.now as created_at
       from batch b
      cross join (select min(i.lane_id) as lane_id, sum(i.cost) as cost, min(i.expires_at) as expires_at from item i) all_of
-     cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at) a),
+     cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at) a
+     where clock_timestamp() < b.now + interval '20 milliseconds'),
   running as (
     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
     select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, 1

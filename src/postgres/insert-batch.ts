@@ -84,8 +84,6 @@ export class NothingStored<Kind extends string> extends Error {
 
 async function insertAll(client: TransactionClient, batch: BatchToInsert, claim: IntakeClaim): Promise<BatchVerdict> {
   const { tenant, correlationId, items, definitionsVersion } = batch;
-  // Of a run before this one.
-  claim.lost();
   const batchId = newId();
   let creating: Promise<Date> | undefined;
   const place = { batchId, tenant, correlationId, definitionsVersion, first: 0, lines: null };

@@ -8,7 +8,7 @@ import type { BatchVerdict, RequestKey, SubmittedItem } from '../domain/submissi
 import { noFaultPoints } from '../system/fault-points.ts';
 import { ascendingIds } from './ascending-ids.ts';
 import type { IntakeClaim } from './claim-at-intake.ts';
-import type { Database } from './database.ts';
+import { type Database, queryRows, withClient } from './database.ts';
 import { definitionsLock } from './lane-groups.ts';
 import { inTransaction, intakePoints } from './transaction.ts';
 import { intakePayload } from './wake-ups.ts';
@@ -52,7 +52,8 @@ begin
           p_expires, created_at, 0) returning seq into v_seq;
 
   admitted := false;
-  if p_worker is not null then
+  -- Where another's commit was waited for, much of the permit is over.
+  if p_worker is not null and clock_timestamp() < statement_timestamp() + interval '20 milliseconds' then
     select * into a from sluice.claim_at_intake(p_worker, v_lane, p_cost, p_expires);
     admitted := found;
   end if;
@@ -97,15 +98,16 @@ export async function insertSingle(database: Database, batch: Batch, claim: Inta
     laneId: null,
     faults,
   } as const;
-  const workerId = claim.reserve([row], batch.definitionsVersion);
-  const [inserted] = await run(database, [
-    batch.definitionsVersion,
+  const { definitionsVersion } = batch;
+  // Asked at the last moment: no slot is kept, and no permit runs, while a connection is waited for.
+  const values = () => [
+    definitionsVersion,
     batch.tenant,
     batchId,
     batch.correlationId,
     batch.requestKey?.key ?? null,
     batch.requestKey && Buffer.from(batch.requestKey.fingerprint, 'hex'),
-    workerId,
+    claim.reserve([row], definitionsVersion),
     jobId,
     job.key,
     job.keySource,
@@ -123,7 +125,8 @@ export async function insertSingle(database: Database, batch: Batch, claim: Inta
     job.maxAttempts,
     job.payloadVersion,
     job.expiresAt,
-  ]);
+  ];
+  const [inserted] = await run(database, values);
   if (inserted === undefined) {
     claim.undone();
     return null;
@@ -143,10 +146,14 @@ interface InsertedRow {
 
 const text = `select * from sluice.insert_single(${Array.from({ length: 24 }, (_, i) => `$${i + 1}`).join(', ')})`;
 
-function run(database: Database, values: readonly unknown[]): Promise<InsertedRow[]> {
+function run(database: Database, values: () => readonly unknown[]): Promise<InsertedRow[]> {
   const name = 'insert-single';
-  if (database.faultPoints === noFaultPoints) return database.query(text, values, name);
+  const { faultPoints, withinMs } = database;
+  if (faultPoints === noFaultPoints) {
+    const limits = { withinMs: withinMs?.() };
+    return withClient(database, (client) => queryRows<InsertedRow>(client, text, values(), name, limits));
+  }
   // Where a test may stop before the COMMIT, it comes by itself.
   const options = { ...intakePoints, isDone: (rows: readonly InsertedRow[]) => rows.length > 0 };
-  return inTransaction(database, (client) => client.query<InsertedRow>(text, values, name), options);
+  return inTransaction(database, (client) => client.query<InsertedRow>(text, values(), name), options);
 }

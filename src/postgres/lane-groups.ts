@@ -20,7 +20,7 @@ const share = `select pg_advisory_xact_lock_shared(${definitionsLock})`;
 export const openIntake = {
   text: `${share}, set_config('sluice.intake', 'open', true), set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`,
+    set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`,
   name: 'open-intake',
 } as const;
 

@@ -121,8 +121,11 @@ export class ClaimLoop {
   async #run(): Promise<void> {
     const { demand, logger } = this.#options;
     while (!this.#stopped) {
+      this.#restsUntilMs = Number.NEGATIVE_INFINITY;
       const { slots, ahead } = demand();
       if (slots + ahead <= 0) {
+        // It is owed to the next one that frees.
+        this.#hungry = true;
         await this.#wake.wait(pollMs);
         continue;
       }
@@ -154,7 +157,6 @@ export class ClaimLoop {
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
     this.#hungry = false;
-    this.#restsUntilMs = Number.NEGATIVE_INFINITY;
     const places = this.#places.at(startedAtMs);
     const withinMs = patientMs(this.#outOfTime);
     const claim = await claimJobs(database, workerId, slots, { ahead, ...places, withinMs });
@@ -172,7 +174,8 @@ export class ClaimLoop {
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment, or for those who have a slot.
     if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;
-    if (!this.#hungry && !this.#wake.isSet) this.#restsUntilMs = clock.monotonicMs() + next;
+    // No longer than to the next poll: what falls due elsewhere is told to nobody.
+    if (!this.#hungry && !this.#wake.isSet) this.#restsUntilMs = clock.monotonicMs() + Math.min(next, pollMs);
     const pollsMs = this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs;
     return Math.min(
       next + 0.5,

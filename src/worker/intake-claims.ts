@@ -13,8 +13,10 @@ export interface IntakeClaimsOptions {
   readonly slots: Pick<Slots<unknown>, 'free' | 'reserve' | 'release'>;
   /** Whether jobs that come now are this worker's next. */
   readonly isOpen: () => boolean;
-  /** Takes over the jobs at once; resolves when their calls have begun. */
+  /** Takes over the jobs, and the slots that are kept for them, at once; resolves when their calls have begun. */
   readonly onClaim: (claim: IntakeClaimed) => Promise<void>;
+  /** Slots that were kept are free again. */
+  readonly onFreed: () => void;
   /** The jobs may be leased to this worker, and nobody will say so. */
   readonly onLost: () => void;
 }
@@ -25,8 +27,6 @@ export interface IntakeClaimed {
   /** Before the statement left, by both clocks. */
   readonly startedAtMs: number;
   readonly startedWallMs: number;
-  /** To be called right before the jobs get their slots. */
-  readonly release: () => void;
 }
 
 export class IntakeClaims implements IntakeClaimer {
@@ -46,17 +46,20 @@ export class IntakeClaims implements IntakeClaimer {
   }
 
   reserve(jobIds: readonly string[]): ReservedSlots | null {
-    const { clock, slots, isOpen, onClaim, onLost } = this.#options;
+    const { clock, slots, isOpen, onClaim, onFreed, onLost } = this.#options;
     if (!isOpen() || slots.free < jobIds.length) return null;
     const startedAtMs = clock.monotonicMs();
     const startedWallMs = clock.wallMs();
-    const release = () => slots.release(jobIds.length);
+    const release = () => {
+      slots.release(jobIds.length);
+      onFreed();
+    };
     slots.reserve(jobIds.length);
     this.#underWay.add(jobIds);
     return {
       committed: async (jobs, definitionsVersion) => {
         let started: Promise<void> | undefined;
-        if (jobs.length > 0) started = onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs, release });
+        if (jobs.length > 0) started = onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs });
         else release();
         this.#ended(jobIds);
         if (started === undefined) return;

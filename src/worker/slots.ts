@@ -39,9 +39,17 @@ export class Slots<Job> {
     this.#reserved += slots;
   }
 
-  /** They are kept no longer. */
+  /** They are kept no longer: nobody comes. */
   release(slots: number): void {
     this.#reserved -= slots;
+    this.#fill();
+  }
+
+  /** They come. */
+  addReserved(jobs: readonly Job[]): void {
+    this.#reserved -= jobs.length;
+    this.#waiting.unshift(...jobs);
+    this.#fill();
   }
 
   /** Jobs that wait, whatever for. */
@@ -85,7 +93,7 @@ export class Slots<Job> {
 
   #fill(): void {
     const { size, start } = this.#options;
-    while (this.#calls < size && this.#waiting.length > 0) {
+    while (this.#calls + this.#reserved < size && this.#waiting.length > 0) {
       this.#calls += 1;
       start(this.#waiting.shift()!);
     }

@@ -126,13 +126,14 @@ export class WorkerPool {
       workerId,
       slots: this.#slots,
       isOpen: () => !this.#draining && this.#claims.atRest,
-      onClaim: ({ startedAtMs, startedWallMs, release, ...claim }) =>
+      onClaim: ({ startedAtMs, startedWallMs, ...claim }) =>
         this.#start(
           { ...claim, slots: claim.jobs.length, aheadId: null, more: false },
           startedAtMs,
           startedWallMs,
-          release,
+          true,
         ),
+      onFreed: () => this.#claims.slotFreed(),
       onLost: () => this.#claims.doubt(),
     });
     this.#ahead = new ClaimAhead(clock);
@@ -198,14 +199,14 @@ export class WorkerPool {
     if (written) await endsWithin(left, lastWritesMs, clock);
   }
 
-  /** @param release of slots that were kept for them */
-  async #start(claim: StartedClaim, startedAtMs: number, startedWallMs: number, release?: () => void): Promise<void> {
+  /** @param reserved slots are kept for them */
+  async #start(claim: StartedClaim, startedAtMs: number, startedWallMs: number, reserved = false): Promise<void> {
     this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
     this.#giveUpLost(claim.jobs);
     if (this.#draining) {
       // It was under way when the end was told; nothing is started any more.
       for (const job of claim.jobs) this.#settler.add(untouched(job));
-      release?.();
+      if (reserved) this.#slots.release(claim.jobs.length);
       return;
     }
     // Held from the first moment on: a slot is taken before anything is waited for.
@@ -225,7 +226,7 @@ export class WorkerPool {
       this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
     }
     for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
-    release?.();
+    if (reserved) return this.#slots.addReserved(held);
     // Slots that were idle when it came, while there was more than it could bring.
     const starved = claim.more && this.#slots.free > claim.slots / 2;
     this.#ahead.claimed(starved);

@@ -4,10 +4,10 @@ import { setPaused } from '../../src/application/manage-definitions.ts';
 import type { ClaimedJob } from '../../src/domain/job.ts';
 import type { IntakeClaimer } from '../../src/postgres/claim-at-intake.ts';
 import { DatabaseUnavailableError, openDatabase } from '../../src/postgres/database.ts';
-import { type InsertedBatch, insertBatch } from '../../src/postgres/insert-batch.ts';
+import { type BatchToInsert, type InsertedBatch, insertBatch } from '../../src/postgres/insert-batch.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { createLogger } from '../../src/system/logger.ts';
-import { type Claims, neverLeft, newWorker, throttledFor, useClaims } from '../support/claims.ts';
+import { type Claims, neverLeft, newWorker, throttledFor, useClaims, waitsForALock } from '../support/claims.ts';
 import { definitionDependencies } from '../support/definitions.ts';
 import { faultPointsOf } from '../support/fault-points.ts';
 import { submissionOf } from '../support/intake.ts';
@@ -35,18 +35,25 @@ class Claimer implements IntakeClaimer {
   }
 }
 
+type Store = Pick<Claims, 'database'>;
+
+async function batchOf(
+  { database }: Store,
+  items: readonly object[],
+  requestKey: string | null = null,
+): Promise<BatchToInsert> {
+  const [row] = await database.query<{ version: number }>('select version from sluice.definition_version');
+  const key = requestKey === null ? null : { key: requestKey, fingerprint: '00'.repeat(32) };
+  return { tenant: 'default', requestKey: key, definitionsVersion: row!.version, ...submissionOf(items) };
+}
+
 async function post(
-  { database }: Pick<Claims, 'database'>,
+  store: Store,
   items: readonly object[],
   claimer?: IntakeClaimer,
   requestKey: string | null = null,
 ): Promise<InsertedBatch> {
-  const [{ version }] = (await database.query('select version from sluice.definition_version')) as [
-    { version: number },
-  ];
-  const key = requestKey === null ? null : { key: requestKey, fingerprint: '00'.repeat(32) };
-  const batch = { tenant: 'default', requestKey: key, definitionsVersion: version, ...submissionOf(items) };
-  return insertBatch(database, batch, claimer);
+  return insertBatch(store.database, await batchOf(store, items, requestKey), claimer);
 }
 
 async function rowsOf({
@@ -279,6 +286,10 @@ const obstacles: Readonly<Record<string, Obstacle>> = {
     definitions: all(),
     now: (store) => held(store, `select pg_advisory_xact_lock(7305003, hashtext('all'))`),
   },
+  'something that has fallen due': {
+    now: (store) => store.addJobs({ count: 1, runAt: `clock_timestamp() - interval '1 second'` }),
+  },
+  'bodies that are long': { items: many(2, { body: 'x'.repeat(40_000) }), now: none, unasked: true },
   'a time of its own': { items: [{ ...item, run_at: '2000-01-01T00:00:00Z' }], now: none, unasked: true },
   'an end that is near': {
     items: [{ ...item, expires_at: new Date(Date.now() + 500).toISOString() }],
@@ -376,6 +387,49 @@ t.test('intakes and claims at once take no more than a window has', async (t) =>
   taken.push(...(await store.claimAll(10)).map(({ jobId }) => jobId));
   t.equal(taken.length, limit, 'all that the window has, and no more');
   t.same(await rowsOf(store), { ready: 100 - limit, running: limit, used: limit });
+});
+
+t.test('no slot is kept while a connection is waited for', async (t) => {
+  const store = await useClaims(t, { max: 1 });
+  await store.putUpstream('api');
+  await makeLanes(store, 'acct');
+  const batch = await batchOf(store, [item]);
+  const claimer = new Claimer(store.workerId);
+  let posting: Promise<InsertedBatch> | undefined;
+  await inTransaction(store.database, async (client) => {
+    posting = insertBatch(store.database, batch, claimer);
+    await client.query('select pg_sleep(0.01)');
+    t.same(claimer.reserved, []);
+  });
+  t.match(await posting, { claimed: true });
+});
+
+t.test("where another's commit was waited for nothing is had: the permits would be half over", async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await makeLanes(store, 'acct');
+  const key = `insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id) values ('default', 'new', '', gen_random_uuid())`;
+  const requestKey = `insert into sluice.batches (id, tenant, request_key, total, accepted, duplicate, conflict, rejected)
+                      values (gen_random_uuid(), 'default', 'request', 0, 0, 0, 0, 0)`;
+  for (const [items, rival] of [
+    [[item], key],
+    [many(2), requestKey],
+  ] as const) {
+    const claimer = new Claimer(store.workerId);
+    let posting: Promise<InsertedBatch> | undefined;
+    const failing = inTransaction(store.database, async (client) => {
+      await client.query(rival);
+      posting = post(store, items, claimer, 'request');
+      await waitsForALock(store);
+      await client.query('select pg_sleep(0.03)');
+      throw new Error('rolled back');
+    });
+    await t.rejects(failing, /rolled back/);
+    t.match(await posting, { kind: 'inserted', claimed: false });
+    t.same(claimer.heard, ['nothing']);
+    await store.database.query('update sluice.batches set request_key = null');
+  }
+  t.same(await rowsOf(store), { ready: 3, running: 0, used: 0 });
 });
 
 t.test('where nobody knows whether it is committed, the worker hears so', async (t) => {

@@ -1,10 +1,12 @@
 /** The claim: order, turns, limits, costs, leases; on a real store, with the database's clock given where time matters. */
-import t from 'tap';
+import pg from 'pg';
+import t, { type Test } from 'tap';
 import { deleteDefinition, setPaused } from '../../src/application/manage-definitions.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { systemClock } from '../../src/system/clock.ts';
 import { newWorker, useClaims } from '../support/claims.ts';
 import { definitionDependencies } from '../support/definitions.ts';
+import { eventually } from '../support/eventually.ts';
 
 const second = 1_000_000;
 
@@ -523,3 +525,32 @@ t.test('a lane whose head waits for more of a window is not passed by for ever b
   }
   t.equal(dear, 2);
 });
+
+t.test('what a claim has found due and has no slot for is told to the others', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  const { listening, told } = await listen(t, store.connectionString);
+  await listening;
+  for (const [count, expected] of [
+    [1, 0],
+    [3, 1],
+  ] as const) {
+    await store.addJobs({ count, runAt: `clock_timestamp() - interval '1 second'` });
+    const { jobs } = await store.claim(1);
+    t.equal(jobs.length, 1);
+    // Notifications come in the order of their commits: this one is behind what the claim has said.
+    await store.database.query(`select pg_notify('sluice_work', 'end')`);
+    await eventually('the end of them', () => told.includes('end'));
+    t.equal(told.filter((payload) => payload === '').length, expected, `${count} were due`);
+    told.length = 0;
+  }
+});
+
+async function listen(t: Test, connectionString: string) {
+  const client = new pg.Client({ connectionString });
+  const told: string[] = [];
+  client.on('notification', ({ payload }) => told.push(payload ?? ''));
+  await client.connect();
+  t.teardown(() => client.end());
+  return { listening: client.query('LISTEN sluice_work'), told };
+}

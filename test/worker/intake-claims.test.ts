@@ -1,6 +1,9 @@
 /** A worker that has jobs of its own process's intakes in the commit that stores them: when it asks, and what becomes of it. */
 import t, { type Test } from 'tap';
 import { insertBatch } from '../../src/postgres/insert-batch.ts';
+import { systemClock } from '../../src/system/clock.ts';
+import { createLogger } from '../../src/system/logger.ts';
+import { ClaimLoop } from '../../src/worker/claim-loop.ts';
 import type { WorkerPool } from '../../src/worker/worker-pool.ts';
 import { type Claims, useClaims } from '../support/claims.ts';
 import type { TestDatabaseOptions } from '../support/database.ts';
@@ -123,4 +126,38 @@ t.test('what is committed after the end was told is handed back by its end', asy
   const rows = await store.database.query(`select attempts_used, calls from sluice.ready_jobs`);
   t.same(rows, [{ attempts_used: 0, calls: 0 }], 'untouched');
   t.same(await store.database.query('select 1 from sluice.workers where id = $1', [worker.workerId]), []);
+});
+
+t.test('who was told of a job while its slots were kept comes for it when they are free', async (t) => {
+  const { store, worker, upstream, ended } = await setTheStage(t, {}, { concurrency: 1 });
+  const kept = worker.intakeClaimer.reserve(['01900000-0000-7000-8000-000000000000']);
+  await store.addJobs({ count: 1 });
+  worker.wake();
+  await eventually('it has found no slot', () => worker.intakeClaimer.reserve([]) === null);
+  await kept?.committed([], 0);
+  // A poll would come after five.
+  await eventually('it is called', () => upstream.log.requests.length === 1, 3_000);
+  await ended(1);
+});
+
+t.test('it rests for no longer than to the next poll', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  let passedMs = 0;
+  const loop = new ClaimLoop({
+    database: store.database,
+    clock: { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + passedMs },
+    logger: createLogger('silent'),
+    workerId: store.workerId,
+    demand: () => ({ slots: 1, ahead: 0 }),
+    onClaim: async () => undefined,
+    onLeaseLost: () => t.fail('the lease holds'),
+    reconcile: async () => undefined,
+  });
+  t.equal(loop.atRest, false, 'not before it has looked');
+  loop.start();
+  t.teardown(() => loop.stop());
+  await eventually('it rests', () => loop.atRest);
+  passedMs = 5_000;
+  t.equal(loop.atRest, false);
 });

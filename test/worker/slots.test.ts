@@ -68,3 +68,20 @@ t.test('some of those that wait are asked back', async (t) => {
   slots.ended();
   t.same(started, ['a', 'b']);
 });
+
+t.test('slots that are kept are for those who come for them, and for others when nobody does', async (t) => {
+  const { slots, started } = newSlots({ size: 3 });
+  slots.reserve(2);
+  t.equal(slots.free, 1, 'slots that are kept are not free');
+  slots.add(['a', 'b', 'c']);
+  t.same(started, ['a']);
+  slots.addReserved(['first', 'second']);
+  t.same(started, ['a', 'first', 'second'], 'whoever waits');
+  slots.ended();
+  t.same(started, ['a', 'first', 'second', 'b']);
+  slots.reserve(1);
+  slots.ended();
+  t.same(started, ['a', 'first', 'second', 'b']);
+  slots.release(1);
+  t.same(started, ['a', 'first', 'second', 'b', 'c']);
+});

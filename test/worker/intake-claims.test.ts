@@ -119,6 +119,7 @@ t.test('what is committed after the end was told is handed back by its end', asy
   const drained = worker.drain(5_000);
   await undefined;
   t.equal(worker.intakeClaimer.reserve(['x']), null, 'nothing more is asked for');
+  await store.database.query('select pg_sleep(0.2)');
   gate.open();
   await posted;
   await drained;
@@ -133,7 +134,8 @@ t.test('who was told of a job while its slots were kept comes for it when they a
   const kept = worker.intakeClaimer.reserve(['01900000-0000-7000-8000-000000000000']);
   await store.addJobs({ count: 1 });
   worker.wake();
-  await eventually('it has found no slot', () => worker.intakeClaimer.reserve([]) === null);
+  // By then it has found no slot.
+  await store.database.query('select pg_sleep(0.05)');
   await kept?.committed([], 0);
   // A poll would come after five.
   await eventually('it is called', () => upstream.log.requests.length === 1, 3_000);

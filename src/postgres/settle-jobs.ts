@@ -137,7 +137,10 @@ begin
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
    where l.id = any (array(select o.id from sluice.lanes o where o.id = any (p_lanes) and o.closed_by = 'fifo'
                             order by o.id for no key update));
-  update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
+  -- Several tenants, or queues, may have one partition, and the place in the turn decides who has what is free: those who found it
+  -- taken, in an order that is chance's, before who was served then. A claim closes for 100 ms (its k_recheck).
+  update sluice.lanes l set next_at = least(p_now, l.next_at - interval '100 milliseconds') - random() * interval '0.3 milliseconds',
+                            closed_by = null, closed_name = null
    where l.id = any (array(select o.id from sluice.lanes o where o.group_id = any (p_groups) and o.next_at > p_now
                               and o.next_at < p_now + interval '1 second' and o.closed_by in ('in_flight', 'probing')
                             order by o.id for no key update));

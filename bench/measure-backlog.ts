@@ -11,7 +11,7 @@ import { batches, items } from './calls-to-make.ts';
 import { closeOpenLane, fillClosedLanes, fillOpenLane, openKey, reopenOpenLane, settleDown } from './closed-lanes.ts';
 import { percentile, type Spread, spread } from './figures.ts';
 import { postAll } from './measure-intake.ts';
-import { postToCallMs } from './post-to-call.ts';
+import { timePosts } from './post-to-call.ts';
 import { declareUpstream } from './service-client.ts';
 import type { BenchDatabase, Stage } from './stage.ts';
 import { countStatements, statementCosts, stopCounting } from './statement-costs.ts';
@@ -81,8 +81,8 @@ async function measurePlace(
     }
     if (place === 'same lane') continue;
     for (const { service, upstream, p50, p99 } of both) {
-      await postToCallMs(service.url, upstream, items(`latency-warm-${run}`, 20));
-      const { toCall: took } = await postToCallMs(service.url, upstream, items(`latency-${run}`, latencyJobs));
+      await timePosts(service.url, upstream, items(`latency-warm-${run}`, 20));
+      const { toCall: took } = await timePosts(service.url, upstream, items(`latency-${run}`, latencyJobs));
       p50.push(percentile(took, 50));
       p99.push(percentile(took, 99));
     }

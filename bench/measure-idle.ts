@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { systemClock as clock } from '../src/system/clock.ts';
 import { items } from './calls-to-make.ts';
 import { type Spread, spread } from './figures.ts';
-import { postToCallMs } from './post-to-call.ts';
+import { timePosts } from './post-to-call.ts';
 import { declareUpstream } from './service-client.ts';
 import type { BenchDatabase, Stage } from './stage.ts';
 
@@ -35,7 +35,7 @@ export async function measureIdle(stage: Stage, target: BenchDatabase, seconds: 
   const statements = await logStatements(stage, target, seconds);
   // Each in a lane of its own, that is new.
   const fresh = items('fresh', jobsPosted).map((item) => ({ ...item, partition_key: item.idempotency_key }));
-  const { toCall } = await postToCallMs(service.url, upstream, fresh);
+  const { toCall } = await timePosts(service.url, upstream, fresh);
   const [waiting] = await target.database.query<{ jobs: number; lanes: number }>(
     `select (select count(*) from sluice.ready_jobs)::int as jobs,
             (select count(*) from sluice.lanes where next_at > clock_timestamp() and closed_by = 'window')::int as lanes`,

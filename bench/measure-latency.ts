@@ -1,7 +1,7 @@
 /** From POST to call on a service that has nothing else to do, without a limit and under a fleet window far above the speed. */
 import { items } from './calls-to-make.ts';
 import { percentile } from './figures.ts';
-import { postToCallMs } from './post-to-call.ts';
+import { timePosts } from './post-to-call.ts';
 import { declareRateLimit, declareUpstream } from './service-client.ts';
 import type { Stage } from './stage.ts';
 
@@ -28,8 +28,8 @@ export async function measureLatency(stage: Stage, jobs: number): Promise<Latenc
   const service = await stage.startService(target);
   await declareUpstream(service.url, 'api', upstream.url);
   const measure = async (label: string) => {
-    await postToCallMs(service.url, upstream, items(`${label}-warm`, warmUps));
-    const { toCall, toAnswer } = await postToCallMs(service.url, upstream, items(label, jobs));
+    await timePosts(service.url, upstream, items(`${label}-warm`, warmUps));
+    const { toCall, toAnswer } = await timePosts(service.url, upstream, items(label, jobs));
     return { toCall: figuresOf(toCall), toAnswer: figuresOf(toAnswer) };
   };
   const free = await measure('free');

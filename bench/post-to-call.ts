@@ -21,7 +21,7 @@ export interface PostTimes {
  * One POST per item, from when it is written, to a socket that is open, by the one monotonic clock of the machine. Nobody asks
  * the upstream anything meanwhile.
  */
-export async function postToCallMs(
+export async function timePosts(
   serviceUrl: string,
   upstream: UpstreamProcess,
   items: ReadonlyArray<{ readonly idempotency_key: string }>,

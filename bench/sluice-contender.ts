@@ -8,7 +8,7 @@ import { systemClock as clock } from '../src/system/clock.ts';
 import { batches, items } from './calls-to-make.ts';
 import type { Contender } from './contender.ts';
 import { postAll } from './measure-intake.ts';
-import { postToCallMs } from './post-to-call.ts';
+import { timePosts } from './post-to-call.ts';
 import { declareRateLimit, declareUpstream, setPaused } from './service-client.ts';
 
 const slots = 64;
@@ -57,7 +57,7 @@ export function sluice(settings: string, { limits = {}, replicas = 1 }: SluiceOp
           await setPaused(url, 'api', false);
           while ((await upstream.count()) < goal) await clock.sleep(pollMs);
         },
-        latency: async (label, count) => (await postToCallMs(url, upstream, items(label, count))).toCall,
+        latency: async (label, count) => (await timePosts(url, upstream, items(label, count))).toCall,
         async close() {
           await Promise.all(services.map((service) => service.stop()));
         },

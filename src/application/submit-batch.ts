@@ -7,9 +7,9 @@ import { type Fault, ProblemError } from '../domain/errors.ts';
 import { didYouMean } from '../domain/near-name.ts';
 import { checkItemHeaders } from '../domain/outbound-request.ts';
 import type { BatchVerdict, JobTerms, RequestKey, Submission, SubmittedItem } from '../domain/submission.ts';
-import type { IntakeClaimer } from '../postgres/claim-at-intake.ts';
 import type { Database } from '../postgres/database.ts';
 import { insertBatch } from '../postgres/insert-batch.ts';
+import type { IntakeClaimer } from '../postgres/intake-reservation.ts';
 import { readReplay } from '../postgres/read-replay.ts';
 
 export interface SubmitDependencies {

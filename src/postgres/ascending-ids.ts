@@ -1,4 +1,7 @@
-/** Ids of jobs: in the order of acceptance, as far as one process can say, which keeps what was made together together in every index. */
+/**
+ * Ids of jobs: in the order of acceptance, as far as one process can tell it, so that jobs made together lie together in every
+ * index.
+ */
 import { randomFillSync } from 'node:crypto';
 import { v7 as newId } from 'uuid';
 import { systemClock } from '../system/clock.ts';

@@ -8,22 +8,20 @@
  * has not room for all, a row that somebody holds. Nothing is charged then. What waits already is not overtaken: only a worker
  * asks whose last claim found nothing more to be had.
  * Lock order: as the claim's, behind the lanes of the intake; waits for nobody.
- * It is planned under the settings of the intake's transaction (lane-groups.ts).
+ * It is planned under its caller's settings: those of the intake's transaction (lane-groups.ts), or of `insert_single`.
  */
-import type { ClaimedJob } from '../domain/job.ts';
-import type { RequestedJob } from '../domain/submission.ts';
-import { systemClock } from '../system/clock.ts';
-import { bodyToSend, noHeaders } from './claim-jobs.ts';
-import type { Admission, BatchRow, RowsPlace } from './insert-batch-rows.ts';
 
 export const claimAtIntakeFunction = {
   name: 'claim_at_intake',
   sql: String.raw`
--- For jobs that cost p_cost together, of which the first expires at p_expires (null: none does). No row: they are not to be had.
-create or replace function sluice.claim_at_intake(p_worker uuid, p_lane bigint, p_cost bigint, p_expires timestamptz)
-returns table (group_id int, admitted_at timestamptz, charged text, permit_ms float8) language plpgsql as $$
+-- For jobs that are ready since p_eligible, cost p_cost together, and of which the first expires at p_expires (null: none does).
+-- p_began: when the intake began; where it has waited for another's commit much of a permit is over. No row: they are not admitted.
+create or replace function sluice.claim_at_intake(p_worker uuid, p_lane bigint, p_cost bigint, p_expires timestamptz,
+                                                  p_eligible timestamptz, p_began timestamptz)
+returns table (group_id int, admitted_at timestamptz, charged text, permit_ms float8, slot_wait_ms float8) language plpgsql as $$
 #variable_conflict use_column
 declare
+  k_longest_wait_us constant bigint := 20000;
   c record;
   r sluice.rate_limits;
   w sluice.rate_windows;
@@ -47,6 +45,7 @@ begin
   if not found or not pg_try_advisory_xact_lock_shared(7305002, hashtext(c.upstream)) then return; end if;
 
   v_limits := c.shared_limits || c.partition_limits;
+  if v_limits <> '{}' and sluice.clock_us() > sluice.us_of(p_began) + k_longest_wait_us then return; end if;
   for i in 1 .. cardinality(v_limits) loop
     v_name := v_limits[i];
     if not pg_try_advisory_xact_lock_shared(7305003, hashtext(v_name)) then return; end if;
@@ -85,143 +84,8 @@ begin
   end loop;
   group_id := c.id;
   admitted_at := sluice.at_us(v_us);
+  slot_wait_ms := greatest(0, round(date_part('epoch', admitted_at - p_eligible) * 1000));
   charged := sluice.charged_to(c.shared_limits, v_us, c.partition_limits, v_us);
   return next;
 end $$;`,
 } as const;
-
-/** A worker of this process: jobs of an intake may be leased to it in the commit that stores them. */
-export interface IntakeClaimer {
-  readonly workerId: string;
-  /** Keeps a slot for each of these jobs until it hears what became of them; null: it has none to spare, or other jobs wait. */
-  reserve(jobIds: readonly string[]): ReservedSlots | null;
-}
-
-/** To be ended by one of these. */
-export interface ReservedSlots {
-  /**
-   * The transaction is over: the jobs are the worker's, durably, under these definitions; all that it keeps slots for,
-   * or none of them. Resolves when their calls have begun: to answer costs more time than to let them go first.
-   */
-  committed(jobs: readonly ClaimedJob[], definitionsVersion: number): Promise<void>;
-  /** Nobody knows what became of it. */
-  lost(): void;
-}
-
-/** Of the first lease of a job. */
-export const firstEpoch = 1;
-
-/** More are not had at once: one replica would get them all, where claims share them out. */
-const mostJobs = 16;
-/** All bodies together, in UTF-16 units: their way to the disk takes time of the permits, and the windows' rows are held meanwhile. */
-const longestBodies = 65_536;
-/** A job that is to expire so soon, in milliseconds, is left to the claim, whatever the clocks say; the store looks once more. */
-const clockSlackMs = 1_000;
-
-/** What one intake does about a claimer. */
-export class IntakeClaim {
-  readonly #claimer: IntakeClaimer | undefined;
-  #slots: ReservedSlots | null = null;
-  #definitionsVersion = 0;
-  #jobs: readonly ClaimedJob[] = [];
-
-  constructor(claimer: IntakeClaimer | undefined) {
-    this.#claimer = claimer;
-  }
-
-  /** The worker to claim for; null: the jobs are left to the claims. @param rows all that the intake has brought */
-  reserve(rows: readonly BatchRow[], definitionsVersion: number): string | null {
-    // Of a run before this one.
-    this.lost();
-    if (this.#claimer === undefined || rows.length > mostJobs || !rows.every(isReady)) return null;
-    if (rows.reduce((sum, row) => sum + bodyLength(row), 0) > longestBodies) return null;
-    if (rows.some(({ laneId }) => laneId !== rows[0]!.laneId)) return null;
-    this.#slots = this.#claimer.reserve(rows.map(({ jobId }) => jobId!));
-    this.#definitionsVersion = definitionsVersion;
-    return this.#slots && this.#claimer.workerId;
-  }
-
-  /** They were claimed, all of them; in the order in which they are to be called. */
-  admit(batch: Pick<RowsPlace, 'batchId' | 'tenant'>, rows: readonly BatchRow[], admission: Admission): void {
-    const jobs = rows.map(({ jobId, behind }) => ({ jobId: jobId!, job: (behind as NewJob).job }));
-    this.#jobs = jobs
-      .sort((a, b) => b.job.priority - a.job.priority)
-      .map(({ jobId, job }) => toClaimedJob(jobId, batch, job, admission));
-  }
-
-  /** The transaction is committed. Gives whether the claimer has its jobs. */
-  async committed(): Promise<boolean> {
-    const claimed = this.#jobs.length > 0;
-    const begun = this.#slots?.committed(this.#jobs, this.#definitionsVersion);
-    this.#forget();
-    await begun;
-    return claimed;
-  }
-
-  /** It is rolled back. */
-  undone(): void {
-    void this.#slots?.committed([], this.#definitionsVersion);
-    this.#forget();
-  }
-
-  /** Nobody knows whether it is committed. */
-  lost(): void {
-    this.#slots?.lost();
-    this.#forget();
-  }
-
-  #forget(): void {
-    this.#slots = null;
-    this.#jobs = [];
-  }
-}
-
-function bodyLength({ behind }: BatchRow): number {
-  return behind?.kind === 'new' ? (behind.job.body?.length ?? 0) : 0;
-}
-
-type NewJob = Extract<BatchRow['behind'], { kind: 'new' }>;
-
-function isReady({ verdict, behind }: BatchRow): boolean {
-  if (verdict !== 'accepted' || behind?.kind !== 'new') return false;
-  const { runAt, expiresAt } = behind.job;
-  return runAt === null && (expiresAt === null || Date.parse(expiresAt) > systemClock.wallMs() + clockSlackMs);
-}
-
-/** As a claim would have read it back. */
-function toClaimedJob(
-  jobId: string,
-  { batchId, tenant }: Pick<RowsPlace, 'batchId' | 'tenant'>,
-  job: RequestedJob,
-  { permitMs, slotWaitMs }: Admission,
-): ClaimedJob {
-  const { queue, upstream, partitionKey, keySource, method, path, headers, body, bodyIsText } = job;
-  return {
-    jobId,
-    batchId,
-    tenant,
-    queue,
-    upstream,
-    partitionKey,
-    idempotencyKey: job.key,
-    keySource,
-    method,
-    path,
-    headers: headers ?? noHeaders,
-    body: bodyToSend(body, bodyIsText),
-    bodyIsText,
-    payloadVersion: job.payloadVersion,
-    maxAttempts: job.maxAttempts,
-    cost: job.cost,
-    freshKeys: 0,
-    permitMs,
-    slotWaitMs,
-    epoch: firstEpoch,
-    calls: 0,
-    attemptsUsed: 0,
-    throttles: 0,
-    firstSentAgeMs: null,
-    outcomeUnknown: false,
-    reconcileFailures: 0,
-  };
-}

@@ -8,11 +8,21 @@
 
 import type { Fault } from '../domain/errors.ts';
 import type { KeySource, Verdict } from '../domain/job.ts';
-import type { RequestedJob } from '../domain/submission.ts';
+import type { RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from './array-literal.ts';
 import type { StoredState } from './job-state.ts';
 import type { TransactionClient } from './transaction.ts';
 import { intakePayload } from './wake-ups.ts';
+
+export interface BatchToInsert {
+  readonly tenant: string;
+  readonly correlationId: string | null;
+  readonly requestKey: RequestKey | null;
+  /** The definitions that the items were checked against: under others nothing is stored. null: whatever is in force. */
+  readonly definitionsVersion: number | null;
+  /** In order. An item without a job, or with faults, cannot be accepted; with a job it may still be a duplicate. */
+  readonly items: readonly SubmittedItem[];
+}
 
 /** Whose job an item stands for. */
 export type JobBehind =
@@ -129,6 +139,9 @@ export async function insertBatchRows(
   };
 }
 
+/** Of the first lease of a job. */
+export const firstEpoch = 1;
+
 /** How a claim let jobs in: as in ClaimedJob. */
 export interface Admission {
   readonly permitMs: number | null;
@@ -138,7 +151,7 @@ export interface Admission {
 export interface InsertedRows {
   /** The new jobs that are not ready. */
   readonly parked: ReadonlyMap<string, NewJobState>;
-  /** How the claim admitted all of them; null: there was none, or it has had nothing. */
+  /** How the claim admitted all of them; null: none was tried, or it admitted nothing. */
   readonly admitted: Admission | null;
 }
 
@@ -154,7 +167,7 @@ const gone = 'gone';
  * The batch's creation is the one "now" of all its rows; of a batch that grows each part has its own. `unnest` gives rows in the order of the arrays, so `job_seq` follows
  * the order of the items.
  */
-const insertedText = (claims: boolean) => `
+const insertTextWith = ({ claims }: { claims: boolean }) => `
   with batch as materialized (
     select case when $27::boolean then clock_timestamp() else b.created_at end as now
       from sluice.batches b where b.id = $1),
@@ -182,7 +195,8 @@ const insertedText = (claims: boolean) => `
       from item i cross join batch b
      where i.verdict = 'accepted'
     returning id, lane_id, rank, seq, cost, run_at, expires_at, created_at),
-  ${claims ? claimText : ''}ready as (
+  ${claims ? `${claimText},` : ''}
+  ready as (
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
     select j.lane_id, j.rank, j.seq, j.id, j.cost, j.expires_at, j.created_at
       from job j where not $28::boolean and (j.run_at is null or j.run_at <= j.created_at)${claims ? ' and not exists (select 1 from claim)' : ''}
@@ -209,24 +223,17 @@ const insertedText = (claims: boolean) => `
          case when w.lanes is not null then pg_notify('sluice_work', '${intakePayload}') end
     from woken w`;
 
-/**
- * Evaluated once. Not where another's commit was waited for since the batch's row was begun: much of the permit is over.
- */
-const claimText = `
-  claim as materialized (
-    select a.*, b.now as created_at
-      from batch b
+/** Materialized, so that the function runs once. */
+const claimText = `claim as materialized (
+    select a.* from batch b
      cross join (select min(i.lane_id) as lane_id, sum(i.cost) as cost, min(i.expires_at) as expires_at from item i) all_of
-     cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at) a
-     where clock_timestamp() < b.now + interval '20 milliseconds'),
+     cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at, b.now, b.now) a),
   running as (
     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
-    select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, 1
-      from job j cross join claim c),
-  `;
+    select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, ${firstEpoch}
+      from job j cross join claim c)`;
 const admittedColumn = `
-         (select json_build_object('permitMs', c.permit_ms, 'slotWaitMs',
-                                   greatest(0, round(date_part('epoch', c.admitted_at - c.created_at) * 1000))) from claim c) as admitted,`;
+         (select json_build_object('permitMs', c.permit_ms, 'slotWaitMs', c.slot_wait_ms) from claim c) as admitted,`;
 
-const insertText = insertedText(false);
-const insertAndClaimText = insertedText(true);
+const insertText = insertTextWith({ claims: false });
+const insertAndClaimText = insertTextWith({ claims: true });

@@ -13,25 +13,22 @@ import { v7 as newId } from 'uuid';
 import type { Fault } from '../domain/errors.ts';
 import type { KeyVerdict } from '../domain/idempotency.ts';
 import type { Verdict } from '../domain/job.ts';
-import type { BatchVerdict, ItemVerdict, RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
-import { IntakeClaim, type IntakeClaimer } from './claim-at-intake.ts';
+import type { BatchVerdict, ItemVerdict, RequestedJob, SubmittedItem } from '../domain/submission.ts';
 import type { Database } from './database.ts';
-import { type BatchRow, insertBatchRows, type NewJobState, type RowsPlace, writeJobs } from './insert-batch-rows.ts';
+import {
+  type BatchRow,
+  type BatchToInsert,
+  insertBatchRows,
+  type NewJobState,
+  type RowsPlace,
+  writeJobs,
+} from './insert-batch-rows.ts';
 import { insertSingle } from './insert-single.ts';
-import { groupsUnderLock, openIntake } from './lane-groups.ts';
+import { type IntakeClaimer, IntakeReservation, type NewJob } from './intake-reservation.ts';
+import { groupsUnderLock, intakePoints, openIntake } from './lane-groups.ts';
 import { ensureLanes, type LanePath, type LockedLane, laneName, lockLanes } from './lanes.ts';
 import { type TakenKeys, takeKeys } from './take-keys.ts';
-import { inTransaction, intakePoints, type TransactionClient, type TransactionOptions } from './transaction.ts';
-
-export interface BatchToInsert {
-  readonly tenant: string;
-  readonly correlationId: string | null;
-  readonly requestKey: RequestKey | null;
-  /** The definitions that the items were checked against: under others nothing is stored. null: whatever is in force. */
-  readonly definitionsVersion: number | null;
-  /** In order. An item without a job, or with faults, cannot be accepted; with a job it may still be a duplicate. */
-  readonly items: readonly SubmittedItem[];
-}
+import { inTransaction, type TransactionClient, type TransactionOptions } from './transaction.ts';
 
 export type InsertedBatch =
   /** `claimed`: the claimer has all jobs that it brought. */
@@ -50,19 +47,19 @@ export async function insertBatch(
   batch: BatchToInsert,
   claimer?: IntakeClaimer,
 ): Promise<InsertedBatch> {
-  const claim = new IntakeClaim(claimer);
+  const reservation = new IntakeReservation(claimer);
   try {
     const inserted =
-      (await insertSingle(database, batch, claim)) ??
-      (await inTransaction(database, (client) => insertAll(client, batch, claim), intakeTransaction));
-    return { kind: 'inserted', batch: inserted, claimed: await claim.committed() };
+      (await insertSingle(database, batch, reservation)) ??
+      (await inTransaction(database, (client) => insertAll(client, batch, reservation), intakeTransaction));
+    return { kind: 'inserted', batch: inserted, claimed: await reservation.committed() };
   } catch (error) {
     const nothing = nothingStored(error);
     if (nothing === null) {
-      claim.lost();
+      reservation.lost();
       throw error;
     }
-    claim.undone();
+    reservation.undone();
     return { kind: nothing };
   }
 }
@@ -82,7 +79,11 @@ export class NothingStored<Kind extends string> extends Error {
   }
 }
 
-async function insertAll(client: TransactionClient, batch: BatchToInsert, claim: IntakeClaim): Promise<BatchVerdict> {
+async function insertAll(
+  client: TransactionClient,
+  batch: BatchToInsert,
+  reservation: IntakeReservation,
+): Promise<BatchVerdict> {
   const { tenant, correlationId, items, definitionsVersion } = batch;
   const batchId = newId();
   let creating: Promise<Date> | undefined;
@@ -92,7 +93,7 @@ async function insertAll(client: TransactionClient, batch: BatchToInsert, claim:
     creating.catch(() => undefined);
     return false;
   };
-  const storing = storeItems(client, place, items, writeBatchRow, claim);
+  const storing = storeItems(client, place, items, writeBatchRow, reservation);
   // Where the row is refused, so is all that went out behind it; what is thrown is its own error.
   const verdicts = await storing.catch((error: unknown) =>
     (creating ?? Promise.reject(error)).then(() => Promise.reject(error)),
@@ -106,14 +107,14 @@ async function insertAll(client: TransactionClient, batch: BatchToInsert, claim:
  * @param writeBatchRow makes the batch's row, or adds these verdicts to its counts; in its place in the lock order. Gives
  *   whether a fuse holds the batch; at once where that needs no answer, and then a row that cannot be had must be an error of
  *   the database, since the rest and the COMMIT go out behind it
- * @param claim asked once what is ready is known; what becomes of it is the caller's to say
+ * @param reservation made once the new jobs are known; what becomes of it is the caller's to say
  */
 export async function storeItems(
   client: TransactionClient,
   place: RowsPlace & Pick<BatchToInsert, 'definitionsVersion'>,
   items: readonly SubmittedItem[],
   writeBatchRow: (verdicts: readonly KeyVerdict[]) => Promise<boolean> | boolean,
-  claim?: IntakeClaim,
+  reservation?: IntakeReservation,
 ): Promise<ItemVerdict[]> {
   const { tenant, first } = place;
   // All of it goes out together, and before the work that needs no answer: most items are accepted, in lanes that are there.
@@ -127,10 +128,19 @@ export async function storeItems(
   const laneIds = await findLanes(client, tenant, items, taken, groups, lanes);
   const held = typeof writing === 'boolean' ? writing : await writing;
   const rows = items.map((item, at) => toRow(item, { at, first }, items, taken, laneIds[at]!));
-  const workerId = held ? null : (claim?.reserve(rows, version) ?? null);
+  const jobs = held ? null : newJobs(rows);
+  const workerId = (jobs && reservation?.reserve(jobs, version)) ?? null;
   const { parked, admitted } = await insertBatchRows(client, place, rows, acceptable, held, workerId);
-  if (admitted !== null) claim?.admit(place, rows, admitted);
+  if (jobs !== null && admitted !== null) reservation?.admit(place, jobs, admitted);
   return rows.map((row, at) => toVerdict(row, first + at, parked));
+}
+
+/** null: not each of them makes one. */
+function newJobs(rows: readonly BatchRow[]): NewJob[] | null {
+  const jobs = rows.flatMap(({ verdict, jobId, laneId, behind }) =>
+    verdict === 'accepted' && behind?.kind === 'new' ? [{ jobId: jobId!, laneId, job: behind.job }] : [],
+  );
+  return jobs.length === rows.length ? jobs : null;
 }
 
 /** Items by verdict. */

@@ -1,16 +1,19 @@
 /**
  * The intake of a batch of one item whose key is new, into a lane that is there: one statement, which is its own transaction, and
- * has what such an intake needs of the steps in insert-batch.ts, in their order. Whatever else it finds (a key that is known, a
- * lane to make, other definitions) is left to these, and then it has stored nothing.
+ * has what such an intake needs of the steps in insert-batch.ts. Whatever else it finds (a key that is known, a lane to make,
+ * other definitions) is left to these, and then it has stored nothing.
+ * Lock order: advisory 7305001 (shared), the lane FOR KEY SHARE, the key, the batch's row, then as in claim-at-intake.ts. The lane comes
+ * before the key here: that makes no ring, since FOR UPDATE of a lane, which alone would wait for it, is taken with SKIP LOCKED only.
  */
 import { v7 as newId } from 'uuid';
-import type { BatchVerdict, RequestKey, SubmittedItem } from '../domain/submission.ts';
+import type { BatchVerdict } from '../domain/submission.ts';
 import { noFaultPoints } from '../system/fault-points.ts';
 import { ascendingIds } from './ascending-ids.ts';
-import type { IntakeClaim } from './claim-at-intake.ts';
 import { type Database, queryRows, withClient } from './database.ts';
-import { definitionsLock } from './lane-groups.ts';
-import { inTransaction, intakePoints } from './transaction.ts';
+import { type BatchToInsert, firstEpoch } from './insert-batch-rows.ts';
+import type { IntakeReservation } from './intake-reservation.ts';
+import { definitionsLock, intakePoints } from './lane-groups.ts';
+import { inTransaction, isRepeatable } from './transaction.ts';
 import { intakePayload } from './wake-ups.ts';
 
 export const insertSingleFunction = {
@@ -29,11 +32,10 @@ as $$
 declare
   v_lane bigint;
   v_seq bigint;
-  v_lock text := pg_advisory_xact_lock_shared(${definitionsLock});
   a record;
 begin
-  -- So that no claim marks the lane empty before this commits. (The order of locks allows it before the key: who waits for a lane
-  -- like this one waits for nobody here.)
+  perform pg_advisory_xact_lock_shared(${definitionsLock});
+  -- KEY SHARE, so that no claim marks the lane empty before this commits.
   select l.id into v_lane
     from sluice.definition_version v join sluice.lane_groups g on g.queue = p_queue and g.upstream = p_upstream
     join sluice.lanes l on l.group_id = g.id and l.partition_key = p_partition and l.tenant = p_tenant
@@ -52,16 +54,15 @@ begin
           p_expires, created_at, 0) returning seq into v_seq;
 
   admitted := false;
-  -- Where another's commit was waited for, much of the permit is over.
-  if p_worker is not null and clock_timestamp() < statement_timestamp() + interval '20 milliseconds' then
-    select * into a from sluice.claim_at_intake(p_worker, v_lane, p_cost, p_expires);
+  if p_worker is not null then
+    select * into a from sluice.claim_at_intake(p_worker, v_lane, p_cost, p_expires, created_at, statement_timestamp());
     admitted := found;
   end if;
   if admitted then
     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
-    values (p_job, v_lane, a.group_id, p_rank, v_seq, p_cost, p_expires, created_at, p_worker, a.admitted_at, a.charged, 1);
+    values (p_job, v_lane, a.group_id, p_rank, v_seq, p_cost, p_expires, created_at, p_worker, a.admitted_at, a.charged, ${firstEpoch});
     permit_ms := a.permit_ms;
-    slot_wait_ms := greatest(0, round(date_part('epoch', a.admitted_at - created_at) * 1000));
+    slot_wait_ms := a.slot_wait_ms;
   else
     insert into sluice.ready_jobs (lane_id, rank, seq, job_id, cost, expires_at, eligible_at)
     values (v_lane, p_rank, v_seq, p_job, p_cost, p_expires, created_at);
@@ -71,43 +72,32 @@ begin
 end $$;`,
 } as const;
 
-/** What insert-batch.ts is asked for. */
-interface Batch {
-  readonly tenant: string;
-  readonly correlationId: string | null;
-  readonly requestKey: RequestKey | null;
-  readonly definitionsVersion: number | null;
-  readonly items: readonly SubmittedItem[];
-}
-
-/** null: it is not for this way, and nothing is stored. A request key that another request has just taken is an error of PostgreSQL. */
-export async function insertSingle(database: Database, batch: Batch, claim: IntakeClaim): Promise<BatchVerdict | null> {
-  const [item, ...others] = batch.items;
-  if (item === undefined || others.length > 0 || batch.definitionsVersion === null) return null;
-  const { job, faults } = item;
+/**
+ * null: it is not for this way, and nothing is stored. A request key that another request has just taken is an error of
+ * PostgreSQL (`batches_request_key`).
+ * @param reservation what becomes of it is the caller's to say, unless nothing is stored
+ */
+export async function insertSingle(
+  database: Database,
+  { tenant, correlationId, requestKey, definitionsVersion, items }: BatchToInsert,
+  reservation: IntakeReservation,
+): Promise<BatchVerdict | null> {
+  const [item, ...others] = items;
+  if (item === undefined || others.length > 0 || definitionsVersion === null) return null;
+  const { job, key, keySource, faults } = item;
   if (job === null || job.runAt !== null || faults.length > 0) return null;
   const batchId = newId();
   const jobId = ascendingIds(1)[0]!;
-  const { key, keySource } = item;
-  const row = {
-    key,
-    keySource,
-    verdict: 'accepted',
-    jobId,
-    behind: { kind: 'new', job },
-    laneId: null,
-    faults,
-  } as const;
-  const { definitionsVersion } = batch;
-  // Asked at the last moment: no slot is kept, and no permit runs, while a connection is waited for.
+  const jobs = [{ jobId, laneId: null, job }];
+  // Asked for at the last moment: no slot is kept, and no permit runs, while a connection is waited for.
   const values = () => [
     definitionsVersion,
-    batch.tenant,
+    tenant,
     batchId,
-    batch.correlationId,
-    batch.requestKey?.key ?? null,
-    batch.requestKey && Buffer.from(batch.requestKey.fingerprint, 'hex'),
-    claim.reserve([row], definitionsVersion),
+    correlationId,
+    requestKey?.key ?? null,
+    requestKey && Buffer.from(requestKey.fingerprint, 'hex'),
+    reservation.reserve(jobs, definitionsVersion),
     jobId,
     job.key,
     job.keySource,
@@ -128,13 +118,14 @@ export async function insertSingle(database: Database, batch: Batch, claim: Inta
   ];
   const [inserted] = await run(database, values);
   if (inserted === undefined) {
-    claim.undone();
+    reservation.undone();
     return null;
   }
   const { created_at: createdAt, admitted, permit_ms: permitMs, slot_wait_ms: slotWaitMs } = inserted;
-  if (admitted) claim.admit({ batchId, tenant: batch.tenant }, [row], { permitMs, slotWaitMs: slotWaitMs ?? 0 });
+  if (admitted) reservation.admit({ batchId, tenant }, jobs, { permitMs, slotWaitMs: slotWaitMs ?? 0 });
+  // Also where it was claimed: it was ready, and is told as that again.
   const verdict = { index: 0, key, keySource, verdict: 'accepted', jobId, jobState: 'ready', faults } as const;
-  return { batchId, createdAt, correlationId: batch.correlationId, items: [verdict] };
+  return { batchId, createdAt, correlationId, items: [verdict] };
 }
 
 interface InsertedRow {
@@ -146,14 +137,18 @@ interface InsertedRow {
 
 const text = `select * from sluice.insert_single(${Array.from({ length: 24 }, (_, i) => `$${i + 1}`).join(', ')})`;
 
-function run(database: Database, values: () => readonly unknown[]): Promise<InsertedRow[]> {
+async function run(database: Database, values: () => readonly unknown[]): Promise<InsertedRow[]> {
   const name = 'insert-single';
-  const { faultPoints, withinMs } = database;
-  if (faultPoints === noFaultPoints) {
-    const limits = { withinMs: withinMs?.() };
-    return withClient(database, (client) => queryRows<InsertedRow>(client, text, values(), name, limits));
+  if (database.faultPoints === noFaultPoints) {
+    return withClient(database, (client) =>
+      queryRows<InsertedRow>(client, text, values(), name, { withinMs: database.withinMs?.() }),
+    ).catch((error: unknown) => {
+      // Rolled back; the usual way does it again, and as often as that may be.
+      if (isRepeatable(error)) return [];
+      throw error;
+    });
   }
-  // Where a test may stop before the COMMIT, it comes by itself.
+  // So that a test can stop before the COMMIT; without, the statement is its own transaction.
   const options = { ...intakePoints, isDone: (rows: readonly InsertedRow[]) => rows.length > 0 };
   return inTransaction(database, (client) => client.query<InsertedRow>(text, values(), name), options);
 }

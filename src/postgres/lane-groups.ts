@@ -4,6 +4,7 @@
  * made under the shared form of the definitions' lock, and all are worked out again under its exclusive form.
  * Lock order: advisory 7305001, lane_groups by id, running_jobs (skipping locked ones), lanes by id.
  */
+import type { FaultPointsAround } from '../system/fault-points.ts';
 import type { TransactionClient } from './transaction.ts';
 
 /** Advisory lock: claims and intake hold it shared, a change of definitions holds it alone. */
@@ -23,6 +24,12 @@ export const openIntake = {
     set_config('enable_mergejoin', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`,
   name: 'open-intake',
 } as const;
+
+/** Around the COMMIT of an intake. */
+export const intakePoints = {
+  before: 'intake.before_commit',
+  after: 'intake.after_commit',
+} as const satisfies FaultPointsAround;
 
 /** Whether `openIntake` was run in the same transaction. */
 export const ofThisIntake = `current_setting('sluice.intake', true) = 'open'`;

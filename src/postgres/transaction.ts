@@ -32,12 +32,6 @@ export interface TransactionClient {
   readonly begun: Promise<unknown>;
 }
 
-/** Around the COMMIT of an intake. */
-export const intakePoints = {
-  before: 'intake.before_commit',
-  after: 'intake.after_commit',
-} as const satisfies FaultPointsAround;
-
 export interface TransactionOptions<T = unknown> extends FaultPointsAround {
   /** Whether it has done what the points are around; by default it has. */
   readonly isDone?: (result: T) => boolean;
@@ -169,7 +163,8 @@ class Pieces {
   }
 }
 
-function isRepeatable(error: unknown): boolean {
+/** Whether it was rolled back for what may not happen again: a serialization failure, a deadlock. */
+export function isRepeatable(error: unknown): boolean {
   for (let each = error; each instanceof Error; each = each.cause) {
     if (repeatableStates.has(stateOf(each))) return true;
   }

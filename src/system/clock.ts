@@ -32,8 +32,8 @@ export const systemClock: Clock = {
   },
 };
 
-/** Resolves when everything has had its turn that this turn of the event loop has put off to the end of it. */
-export function turnIsOver(): Promise<void> {
+/** Resolves at the end of this turn of the event loop, after what was put off to it before (`setImmediate`). */
+export function endOfTurn(): Promise<void> {
   return new Promise((resolve) => {
     setImmediate(resolve);
   });

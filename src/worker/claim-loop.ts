@@ -1,7 +1,7 @@
 /**
  * Asks for jobs whenever there are free slots and something could be had: when a slot frees, when the next lane opens (the
  * claim says when), on a notification, and at a bounded interval as the truth behind all of these.
- * One claim at a time per process. A claim whose answer was lost may have leased jobs nobody here knows of, or may do so yet:
+ * One claim at a time per process, apart from those of its intakes (intake-claims.ts). A claim whose answer was lost may have leased jobs nobody here knows of, or may do so yet:
  * before the next one, and for a while after, what the database holds in our name is compared with what we hold, and the
  * rest goes back untouched.
  */
@@ -70,8 +70,8 @@ export class ClaimLoop {
   }
 
   /**
-   * The last claim has had all that it could find, and nothing was heard of since: who brings a job to this worker passes by none
-   * that waits. Not while claims are in doubt.
+   * The last claim took all that it found, and no work has been heard of since: a job leased to this worker now overtakes none that
+   * waits, but for what a poll would find. False while a claim is in doubt.
    */
   get atRest(): boolean {
     return this.#nextLookMs === null && this.#options.clock.monotonicMs() < this.#restsUntilMs;
@@ -174,14 +174,12 @@ export class ClaimLoop {
     const next = claim.nextInMs ?? Number.POSITIVE_INFINITY;
     // What is open already and was not had is a rival's for a moment, or for those who have a slot.
     if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;
+    const trustedMs = claim.lingers ? this.#places.trustedForMs(clock.monotonicMs()) : Number.POSITIVE_INFINITY;
     // No longer than to the next poll: what falls due elsewhere is told to nobody.
-    if (!this.#hungry && !this.#wake.isSet) this.#restsUntilMs = clock.monotonicMs() + Math.min(next, pollMs);
+    if (!this.#hungry && !this.#wake.isSet)
+      this.#restsUntilMs = clock.monotonicMs() + Math.min(next, trustedMs, pollMs);
     const pollsMs = this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs;
-    return Math.min(
-      next + 0.5,
-      pollsMs,
-      claim.lingers ? this.#places.trustedForMs(clock.monotonicMs()) + 0.5 : pollsMs,
-    );
+    return Math.min(next + 0.5, trustedMs + 0.5, pollsMs);
   }
 
   /** Beside the claims, which go on meanwhile. */

@@ -3,8 +3,8 @@
  * from before the statement leaves until it is known what became of it, and the jobs count as known here all that time.
  */
 import type { ClaimedJob } from '../domain/job.ts';
-import type { IntakeClaimer, ReservedSlots } from '../postgres/claim-at-intake.ts';
-import { type Clock, turnIsOver } from '../system/clock.ts';
+import type { IntakeClaimer, ReservedSlots } from '../postgres/intake-reservation.ts';
+import { type Clock, endOfTurn } from '../system/clock.ts';
 import type { Slots } from './slots.ts';
 
 export interface IntakeClaimsOptions {
@@ -14,14 +14,14 @@ export interface IntakeClaimsOptions {
   /** Whether jobs that come now are this worker's next. */
   readonly isOpen: () => boolean;
   /** Takes over the jobs, and the slots that are kept for them, at once; resolves when their calls have begun. */
-  readonly onClaim: (claim: IntakeClaimed) => Promise<void>;
+  readonly onClaim: (claim: ClaimAtIntake) => Promise<void>;
   /** Slots that were kept are free again. */
   readonly onFreed: () => void;
   /** The jobs may be leased to this worker, and nobody will say so. */
   readonly onLost: () => void;
 }
 
-export interface IntakeClaimed {
+export interface ClaimAtIntake {
   readonly jobs: readonly ClaimedJob[];
   readonly definitionsVersion: number;
   /** Before the statement left, by both clocks. */
@@ -57,15 +57,16 @@ export class IntakeClaims implements IntakeClaimer {
     slots.reserve(jobIds.length);
     this.#underWay.add(jobIds);
     return {
-      committed: async (jobs, definitionsVersion) => {
-        let started: Promise<void> | undefined;
-        if (jobs.length > 0) started = onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs });
-        else release();
+      claimed: async (jobs, definitionsVersion) => {
+        const begun = onClaim({ jobs, definitionsVersion, startedAtMs, startedWallMs });
         this.#ended(jobIds);
-        if (started === undefined) return;
-        await started;
-        // The driver writes to a socket that has been idle when this turn ends.
-        await turnIsOver();
+        await begun;
+        // undici writes to a socket that has been idle only at the end of this turn.
+        await endOfTurn();
+      },
+      unused: () => {
+        release();
+        this.#ended(jobIds);
       },
       lost: () => {
         release();

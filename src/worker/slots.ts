@@ -34,18 +34,18 @@ export class Slots<Job> {
     return Math.max(0, this.#options.size - this.#calls - this.waiting - this.#reserved);
   }
 
-  /** Keeps so many slots for jobs that may come: not more than are free. */
+  /** Keeps so many slots, not more than are free, for jobs that may come. */
   reserve(slots: number): void {
     this.#reserved += slots;
   }
 
-  /** They are kept no longer: nobody comes. */
+  /** Frees reserved slots that no job came for. */
   release(slots: number): void {
     this.#reserved -= slots;
     this.#fill();
   }
 
-  /** They come. */
+  /** Starts these in the slots that were reserved for them, before any that wait. */
   addReserved(jobs: readonly Job[]): void {
     this.#reserved -= jobs.length;
     this.#waiting.unshift(...jobs);

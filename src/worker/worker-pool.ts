@@ -11,9 +11,10 @@ import type { Fault } from '../domain/errors.ts';
 import type { ClaimedJob } from '../domain/job.ts';
 import { permitMs } from '../domain/rate-window.ts';
 import { fuseReason } from '../domain/settle.ts';
-import { firstEpoch, type IntakeClaimer } from '../postgres/claim-at-intake.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
+import { firstEpoch } from '../postgres/insert-batch-rows.ts';
+import type { IntakeClaimer } from '../postgres/intake-reservation.ts';
 import { deregisterWorker, heldJobs, letGoAhead } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
 import { type SettleRow, untouched } from '../postgres/settle-jobs.ts';
@@ -23,7 +24,7 @@ import type { Logger } from '../system/logger.ts';
 import { ClaimAhead } from './claim-ahead.ts';
 import { ClaimLoop } from './claim-loop.ts';
 import { Heartbeat } from './heartbeat.ts';
-import { IntakeClaims } from './intake-claims.ts';
+import { type ClaimAtIntake, IntakeClaims } from './intake-claims.ts';
 import { Maintenance } from './maintenance.ts';
 import { PermitWatch } from './permit-watch.ts';
 import { Settler } from './settler.ts';
@@ -48,11 +49,6 @@ export interface WorkerPoolOptions extends RunAttemptDependencies {
   readonly definitionsAtLeast: (version: number) => Promise<Definitions>;
   readonly retention: RetentionPolicy;
 }
-
-/** What a worker has to know of the claim that brought it jobs. */
-type StartedClaim = Pick<Claim, 'slots' | 'aheadId' | 'definitionsVersion' | 'more'> & {
-  readonly jobs: readonly ClaimedJob[];
-};
 
 /** A job that this worker holds: its call is under way, or waits for a slot. */
 interface Held {
@@ -126,13 +122,7 @@ export class WorkerPool {
       workerId,
       slots: this.#slots,
       isOpen: () => !this.#draining && this.#claims.atRest,
-      onClaim: ({ startedAtMs, startedWallMs, ...claim }) =>
-        this.#start(
-          { ...claim, slots: claim.jobs.length, aheadId: null, more: false },
-          startedAtMs,
-          startedWallMs,
-          true,
-        ),
+      onClaim: (claim) => this.#startReserved(claim),
       onFreed: () => this.#claims.slotFreed(),
       onLost: () => this.#claims.doubt(),
     });
@@ -199,34 +189,10 @@ export class WorkerPool {
     if (written) await endsWithin(left, lastWritesMs, clock);
   }
 
-  /** @param reserved slots are kept for them */
-  async #start(claim: StartedClaim, startedAtMs: number, startedWallMs: number, reserved = false): Promise<void> {
-    this.#permits.claimed(this.#options.clock.monotonicMs() - startedAtMs);
-    this.#giveUpLost(claim.jobs);
-    if (this.#draining) {
-      // It was under way when the end was told; nothing is started any more.
-      for (const job of claim.jobs) this.#settler.add(untouched(job));
-      if (reserved) this.#slots.release(claim.jobs.length);
-      return;
-    }
-    // Held from the first moment on: a slot is taken before anything is waited for.
-    const held: Held[] = claim.jobs.map((job, place) => ({
-      job,
-      upstream: undefined,
-      cancel: { aborted: false },
-      startedAtMs,
-      startedWallMs,
-      aheadOf: place < claim.slots ? null : claim.aheadId,
-    }));
-    for (const each of held) this.#held.set(leaseOf(each.job), each);
-    let definitions: Definitions | undefined;
-    try {
-      definitions = await this.#options.definitionsAtLeast(claim.definitionsVersion);
-    } catch (err) {
-      this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
-    }
-    for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
-    if (reserved) return this.#slots.addReserved(held);
+  async #start(claim: Claim, startedAtMs: number, startedWallMs: number): Promise<void> {
+    const aheadOf = (place: number) => (place < claim.slots ? null : claim.aheadId);
+    const held = await this.#hold(claim, { startedAtMs, startedWallMs }, aheadOf);
+    if (held === null) return;
     // Slots that were idle when it came, while there was more than it could bring.
     const starved = claim.more && this.#slots.free > claim.slots / 2;
     this.#ahead.claimed(starved);
@@ -235,6 +201,48 @@ export class WorkerPool {
       held.filter(({ aheadOf }) => aheadOf !== null),
     );
     if (claim.aheadId !== null) void this.#letGoAhead(claim.aheadId);
+  }
+
+  /** Slots are reserved for these. */
+  async #startReserved({ startedAtMs, startedWallMs, ...claim }: ClaimAtIntake): Promise<void> {
+    const held = await this.#hold(claim, { startedAtMs, startedWallMs }, () => null);
+    if (held === null) this.#slots.release(claim.jobs.length);
+    else this.#slots.addReserved(held);
+  }
+
+  /**
+   * Takes the jobs over before anything is waited for, then reads what their calls need.
+   * @param aheadOf by a job's place in the claim
+   * @returns null: no call is started any more, and they go back
+   */
+  async #hold(
+    { jobs, definitionsVersion }: Pick<ClaimAtIntake, 'jobs' | 'definitionsVersion'>,
+    started: Pick<Held, 'startedAtMs' | 'startedWallMs'>,
+    aheadOf: (place: number) => string | null,
+  ): Promise<Held[] | null> {
+    this.#permits.claimed(this.#options.clock.monotonicMs() - started.startedAtMs);
+    this.#giveUpLost(jobs);
+    if (this.#draining) {
+      // It was under way when the end was told; nothing is started any more.
+      for (const job of jobs) this.#settler.add(untouched(job));
+      return null;
+    }
+    const held: Held[] = jobs.map((job, place) => ({
+      job,
+      upstream: undefined,
+      cancel: { aborted: false },
+      ...started,
+      aheadOf: aheadOf(place),
+    }));
+    for (const each of held) this.#held.set(leaseOf(each.job), each);
+    let definitions: Definitions | undefined;
+    try {
+      definitions = await this.#options.definitionsAtLeast(definitionsVersion);
+    } catch (err) {
+      this.#options.logger.warn({ err }, 'definitions could not be read: the claimed jobs go back untouched');
+    }
+    for (const each of held) each.upstream = definitions?.upstreams.get(each.job.upstream);
+    return held;
   }
 
   /** Where it cannot be written that they are called, jobs ahead are not: they go back when their time is over. */

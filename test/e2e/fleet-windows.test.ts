@@ -110,7 +110,8 @@ t.test(
       items.map((item) => item.idempotency_key),
     );
     const byWorkers = fullestInterval(sendTimes(jobs), 1000).count;
-    t.ok(byWorkers <= 50 && byWorkers > 25, `${byWorkers} starts in the fullest second by the stamps of the workers`);
+    t.ok(byWorkers <= 50, `${byWorkers} starts in the fullest second by the stamps of the workers`);
+    t.ok(byWorkers > 25, 'the limit was reached for');
     const lengthMs = 1000 - Math.max(0, journeys(jobs, log).spreadMs - defaultSlackMs);
     const atUpstream = log.maxStartsInAny(lengthMs);
     t.ok(atUpstream <= 50, `${atUpstream} in the fullest ${Math.round(lengthMs)} ms at the upstream`);

@@ -1,7 +1,9 @@
 /** POST /v1/batches: verdicts, faults of items and envelopes, keys, defaults, and the request's own idempotency. */
 import { createHash } from 'node:crypto';
 import t from 'tap';
+import type { IntakeClaimer } from '../../src/postgres/intake-reservation.ts';
 import { createTestApp, unreachableDatabase } from '../support/app.ts';
+import { newWorker } from '../support/claims.ts';
 import type { BatchAnswer } from '../support/client.ts';
 import { eventually } from '../support/eventually.ts';
 import { codesOf, defaults, type Problem, useIntake } from '../support/intake.ts';
@@ -650,4 +652,31 @@ t.test('the worker of the process is told once a batch is stored, and not of one
   t.ok((await send({ defaults, items: 'none' })).statusCode >= 400);
   await eventually('the worker is told', () => stored.length > 0);
   t.same(stored, [1]);
+});
+
+t.test('what a worker has had at its intake is not told to it again', async (t) => {
+  const { database } = await useIntake(t);
+  const workerId = await newWorker(database);
+  let told = 0;
+  const workCame = () => {
+    told += 1;
+  };
+  const claimed: string[] = [];
+  const claimer: IntakeClaimer = {
+    workerId,
+    reserve: () => ({
+      claimed: async (jobs) => void claimed.push(...jobs.map(({ idempotencyKey }) => idempotencyKey)),
+      unused: () => undefined,
+      lost: () => undefined,
+    }),
+  };
+  const { app } = await createTestApp(t, database, { claimer, workCame });
+  const send = (...keys: string[]) => {
+    const items = keys.map((key) => ({ idempotency_key: key }));
+    return app.inject({ method: 'POST', url: '/v1/batches', payload: { defaults, items } });
+  };
+  t.equal((await send('a')).statusCode, 202);
+  t.same([claimed, told], [['a'], 0]);
+  t.equal((await send('a', 'b')).statusCode, 202);
+  t.same([claimed, told], [['a'], 1], 'with a duplicate beside it, it is left to the claims');
 });

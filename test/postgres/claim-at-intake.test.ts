@@ -2,15 +2,15 @@
 import t from 'tap';
 import { setPaused } from '../../src/application/manage-definitions.ts';
 import type { ClaimedJob } from '../../src/domain/job.ts';
-import type { IntakeClaimer } from '../../src/postgres/claim-at-intake.ts';
 import { DatabaseUnavailableError, openDatabase } from '../../src/postgres/database.ts';
-import { type BatchToInsert, type InsertedBatch, insertBatch } from '../../src/postgres/insert-batch.ts';
+import { type InsertedBatch, insertBatch } from '../../src/postgres/insert-batch.ts';
+import type { IntakeClaimer } from '../../src/postgres/intake-reservation.ts';
 import { inTransaction } from '../../src/postgres/transaction.ts';
 import { createLogger } from '../../src/system/logger.ts';
 import { type Claims, neverLeft, newWorker, throttledFor, useClaims, waitsForALock } from '../support/claims.ts';
 import { definitionDependencies } from '../support/definitions.ts';
 import { faultPointsOf } from '../support/fault-points.ts';
-import { submissionOf } from '../support/intake.ts';
+import { batchOf } from '../support/intake.ts';
 
 /** A worker with slots to spare, and what it hears. */
 class Claimer implements IntakeClaimer {
@@ -26,10 +26,11 @@ class Claimer implements IntakeClaimer {
   reserve(jobIds: readonly string[]) {
     this.reserved.push(jobIds.length);
     return {
-      committed: async (jobs: readonly ClaimedJob[]) => {
-        this.heard.push(jobs.length > 0 ? 'claimed' : 'nothing');
+      claimed: async (jobs: readonly ClaimedJob[]) => {
+        this.heard.push('claimed');
         this.jobs.push(...jobs);
       },
+      unused: () => this.heard.push('unused'),
       lost: () => this.heard.push('lost'),
     };
   }
@@ -37,23 +38,13 @@ class Claimer implements IntakeClaimer {
 
 type Store = Pick<Claims, 'database'>;
 
-async function batchOf(
-  { database }: Store,
-  items: readonly object[],
-  requestKey: string | null = null,
-): Promise<BatchToInsert> {
-  const [row] = await database.query<{ version: number }>('select version from sluice.definition_version');
-  const key = requestKey === null ? null : { key: requestKey, fingerprint: '00'.repeat(32) };
-  return { tenant: 'default', requestKey: key, definitionsVersion: row!.version, ...submissionOf(items) };
-}
-
 async function post(
   store: Store,
   items: readonly object[],
   claimer?: IntakeClaimer,
   requestKey: string | null = null,
 ): Promise<InsertedBatch> {
-  return insertBatch(store.database, await batchOf(store, items, requestKey), claimer);
+  return insertBatch(store.database, await batchOf(store.database, items, requestKey), claimer);
 }
 
 async function rowsOf({
@@ -77,6 +68,11 @@ async function makeLanes(store: Claims, ...partitionKeys: Array<string | undefin
   await store.settle((await store.claim(10)).jobs);
 }
 
+/** So that no intake is late, however slow the machine is. */
+async function stopTheClock(store: Claims): Promise<void> {
+  await store.setClock(await store.clockUs());
+}
+
 const rich = {
   method: 'PUT',
   path: '/charges/7?x=1',
@@ -90,7 +86,7 @@ const rich = {
 };
 
 t.test('what it gives is what a claim would have read back, one item or several', async (t) => {
-  const store = await useClaims(t);
+  const store = await useClaims(t, { max: 1 });
   await store.putUpstream('api');
   await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
   await store.putLimit('account', { limit: 100, per: 60, by_partition: true, upstreams: ['api'] });
@@ -102,7 +98,9 @@ t.test('what it gives is what a claim would have read back, one item or several'
   ] as const) {
     const named = (name: string) => items.map((item, n) => ({ ...item, idempotency_key: `${name}-${label}-${n}` }));
     const claimer = new Claimer(store.workerId);
+    await stopTheClock(store);
     const posted = await post(store, named('x'), claimer);
+    await store.setClock(0);
     t.equal(posted.kind === 'inserted' && posted.claimed, true, label);
     t.same(claimer.heard, ['claimed']);
     t.same(await rowsOf(store).then(({ ready, running }) => ({ ready, running })), { ready: 0, running: items.length });
@@ -201,6 +199,20 @@ async function held({ connectionString }: Claims, statement: string): Promise<()
   };
 }
 
+/** A cooldown of this kind, as a throttle brings it; what it has closed is open again, so that only its own row is left. */
+async function throttled(store: Claims, kind: string, partitionKey = ''): Promise<void> {
+  await store.addJobs({ count: 1, partitionKey });
+  await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
+  for (const table of ['lane_groups', 'lanes']) {
+    await store.database.query(
+      `update sluice.${table} set next_at = to_timestamp(0), closed_by = null where next_at < 'infinity'`,
+    );
+  }
+  await store.database.query('delete from sluice.cooldowns where kind <> $1', [kind]);
+  const left = await store.database.query<{ partition_key: string }>('select partition_key from sluice.cooldowns');
+  if (left.length !== 1 || left[0]!.partition_key !== partitionKey) throw new Error('there is no such cooldown');
+}
+
 const obstacles: Readonly<Record<string, Obstacle>> = {
   'an order': { definitions: (store) => store.putQueue('default', { ordering: 'fifo' }), now: none },
   'calls that are counted': { definitions: all({ max_in_flight: 9 }), now: none },
@@ -233,28 +245,20 @@ const obstacles: Readonly<Record<string, Obstacle>> = {
     now: none,
   },
   'a cost that is more than there is': { definitions: all(), items: many(2, { cost: 3 }), now: none },
-  'a cooldown': {
-    now: async (store) => {
-      await store.addJobs({ count: 1 });
-      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
-    },
-  },
+  'a cooldown': { now: (store) => throttled(store, 'upstream') },
+  'a cooldown of a limit': { definitions: all({ shares_cooldown: true }), now: (store) => throttled(store, 'limit') },
   'a cooldown that is over, and ramps': {
     now: async (store) => {
-      await store.addJobs({ count: 1 });
-      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
-      await store.database.query(`update sluice.cooldowns set until = clock_timestamp() - interval '1 second'`);
-      await store.database.query('update sluice.lane_groups set next_at = to_timestamp(0), closed_by = null');
-      const [row] = await store.database.query<{ ramp: number | null }>('select ramp from sluice.cooldowns');
-      if (row?.ramp == null) throw new Error('it does not ramp');
+      await throttled(store, 'upstream');
+      const ramps = await store.database.query(
+        `update sluice.cooldowns set until = clock_timestamp() - interval '1 second' where ramp is not null returning 1`,
+      );
+      if (ramps.length !== 1) throw new Error('it does not ramp');
     },
   },
   'a cooldown of its partition': {
     definitions: (store) => store.putLimit('account', { limit: 50, per: 60, by_partition: true, upstreams: ['api'] }),
-    now: async (store) => {
-      await store.addJobs({ count: 1, partitionKey: 'acct' });
-      await store.settle((await store.claim(1)).jobs, throttledFor(60_000));
-    },
+    now: (store) => throttled(store, 'upstream', 'acct'),
   },
   'a lane that is closed': {
     now: async ({ database }) => {
@@ -289,7 +293,7 @@ const obstacles: Readonly<Record<string, Obstacle>> = {
   'something that has fallen due': {
     now: (store) => store.addJobs({ count: 1, runAt: `clock_timestamp() - interval '1 second'` }),
   },
-  'bodies that are long': { items: many(2, { body: 'x'.repeat(40_000) }), now: none, unasked: true },
+  'bodies that are long': { items: many(2, { body: 'x'.repeat(32_767) }), now: none, unasked: true },
   'a time of its own': { items: [{ ...item, run_at: '2000-01-01T00:00:00Z' }], now: none, unasked: true },
   'an end that is near': {
     items: [{ ...item, expires_at: new Date(Date.now() + 500).toISOString() }],
@@ -298,8 +302,7 @@ const obstacles: Readonly<Record<string, Obstacle>> = {
   },
   'an end that is there by the clock of the store': {
     items: [{ ...item, expires_at: '2050-01-01T00:00:00Z' }],
-    now: async ({ database }) =>
-      void (await database.query(`select set_config('sluice.now_us', '2600000000000000', false)`)),
+    now: (store) => store.setClock(2_600_000_000_000_000),
   },
   'more than one lane': {
     items: [item, { idempotency_key: 'elsewhere', partition_key: 'other' }],
@@ -325,20 +328,34 @@ t.test('whatever is in their way leaves them to the claims, and charges nothing'
       await undo?.();
       t.match(posted, { kind: 'inserted', claimed: false });
       t.same(await rowsOf(store), { ...before, ready: before.ready + items.length });
-      t.same(claimer.heard, unasked ? [] : ['nothing']);
+      t.same(claimer.heard, unasked ? [] : ['unused']);
     });
   }
 });
 
-t.test('without any of that the same jobs are had', async (t) => {
+t.test('without any of that the same jobs are had, and as many and as long as may be', async (t) => {
   const store = await useClaims(t, { max: 1 });
   await store.putUpstream('api');
   await makeLanes(store, 'acct');
-  await all()(store);
+  await all({ limit: 26 })(store);
+  await stopTheClock(store);
   const claimer = new Claimer(store.workerId);
-  for (const items of [[item], many(6)]) await post(store, items, claimer);
-  t.same(claimer.heard, ['claimed', 'claimed']);
-  t.same(await rowsOf(store), { ready: 0, running: 7, used: 7 });
+  // The text of a body has its quotation marks.
+  const long = many(2, { body: 'x'.repeat(32_766) });
+  const lasting = many(1, { expires_at: new Date(Date.now() + 60_000).toISOString() });
+  let posted = 0;
+  for (const items of [[item], many(16), long, lasting, many(6)]) {
+    await post(
+      store,
+      items.map((each) => ({ ...each, idempotency_key: `${posted++}` })),
+      claimer,
+    );
+  }
+  t.same(
+    claimer.heard,
+    Array.from({ length: 5 }, () => 'claimed'),
+  );
+  t.same(await rowsOf(store), { ready: 0, running: 26, used: 26 });
   t.ok(claimer.jobs.every(({ permitMs }) => permitMs === 40));
   await store.settle(claimer.jobs, neverLeft);
   t.equal((await rowsOf(store)).used, 0, 'a permit that was not used goes back');
@@ -349,7 +366,7 @@ t.test('a job of a lane that is not there yet is had as well', async (t) => {
   await store.putUpstream('api');
   const claimer = new Claimer(store.workerId);
   t.match(await post(store, [item], claimer), { claimed: true });
-  t.same(claimer.heard, ['nothing', 'claimed'], 'it was asked for both ways');
+  t.same(claimer.heard, ['unused', 'claimed'], 'it was asked for both ways');
 });
 
 t.test('intakes and claims at once take no more than a window has', async (t) => {
@@ -393,12 +410,12 @@ t.test('no slot is kept while a connection is waited for', async (t) => {
   const store = await useClaims(t, { max: 1 });
   await store.putUpstream('api');
   await makeLanes(store, 'acct');
-  const batch = await batchOf(store, [item]);
+  const batch = await batchOf(store.database, [item]);
   const claimer = new Claimer(store.workerId);
   let posting: Promise<InsertedBatch> | undefined;
   await inTransaction(store.database, async (client) => {
     posting = insertBatch(store.database, batch, claimer);
-    await client.query('select pg_sleep(0.01)');
+    await client.query('select 1');
     t.same(claimer.reserved, []);
   });
   t.match(await posting, { claimed: true });
@@ -407,7 +424,9 @@ t.test('no slot is kept while a connection is waited for', async (t) => {
 t.test("where another's commit was waited for nothing is had: the permits would be half over", async (t) => {
   const store = await useClaims(t);
   await store.putUpstream('api');
+  await store.putLimit('all', { limit: 100, per: 60, upstreams: ['api'] });
   await makeLanes(store, 'acct');
+  const { used } = await rowsOf(store);
   const key = `insert into sluice.idempotency_keys (tenant, key, fingerprint, job_id) values ('default', 'new', '', gen_random_uuid())`;
   const requestKey = `insert into sluice.batches (id, tenant, request_key, total, accepted, duplicate, conflict, rejected)
                       values (gen_random_uuid(), 'default', 'request', 0, 0, 0, 0, 0)`;
@@ -426,10 +445,10 @@ t.test("where another's commit was waited for nothing is had: the permits would 
     });
     await t.rejects(failing, /rolled back/);
     t.match(await posting, { kind: 'inserted', claimed: false });
-    t.same(claimer.heard, ['nothing']);
+    t.same(claimer.heard, ['unused']);
     await store.database.query('update sluice.batches set request_key = null');
   }
-  t.same(await rowsOf(store), { ready: 3, running: 0, used: 0 });
+  t.same(await rowsOf(store), { ready: 3, running: 0, used });
 });
 
 t.test('where nobody knows whether it is committed, the worker hears so', async (t) => {

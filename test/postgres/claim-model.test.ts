@@ -77,7 +77,7 @@ t.test('every claim of every history admits what the model admits, and no more',
         const claim = await claimJobs(database, workerId, slots);
         state = rollWindow(state, rule, now);
         const early = windowRoom(state, rule) >= 1 ? closedUntil - now : 0;
-        // A bucket's time is told up to two microseconds late, because its level is a double: rounded up, and one more.
+        // A bucket's time is told up to two microseconds late: its level is a double, rounded up, plus one (rate-windows.ts).
         if (early > 2) throw new Error(`it is closed for ${early} µs more than the model needs`);
         const expected = early > 0 ? 0 : Math.min(slots, windowRoom(state, rule));
         if (claim.jobs.length !== expected) {

@@ -3,6 +3,7 @@ import type { Test } from 'tap';
 import { putDefinition } from '../../src/application/manage-definitions.ts';
 import { type ReadSubmission, readSubmission } from '../../src/http/read-submission.ts';
 import type { Database } from '../../src/postgres/database.ts';
+import type { BatchToInsert } from '../../src/postgres/insert-batch-rows.ts';
 import { createTestApp, type TestApp } from './app.ts';
 import type { BatchAnswer, VerdictItem } from './client.ts';
 import { createTestDatabase, type TestDatabaseOptions } from './database.ts';
@@ -90,6 +91,17 @@ export async function useIntake(t: Test, options: TestDatabaseOptions = {}): Pro
 /** A submission as the HTTP side reads it, for tests of what is below. */
 export function submissionOf(items: readonly unknown[], more: object = {}): ReadSubmission['submission'] {
   return readSubmission(JSON.stringify({ defaults, items, ...more })).submission;
+}
+
+/** The same as the store takes it, checked against the definitions that are in force. */
+export async function batchOf(
+  database: Database,
+  items: readonly unknown[],
+  requestKey: string | null = null,
+): Promise<BatchToInsert> {
+  const [row] = await database.query<{ version: number }>('select version from sluice.definition_version');
+  const key = requestKey === null ? null : { key: requestKey, fingerprint: '00'.repeat(32) };
+  return { tenant: 'default', requestKey: key, definitionsVersion: row!.version, ...submissionOf(items) };
 }
 
 /** Codes of an item's errors. */

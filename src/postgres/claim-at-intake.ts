@@ -15,13 +15,15 @@ export const claimAtIntakeFunction = {
   name: 'claim_at_intake',
   sql: String.raw`
 -- For jobs that are ready since p_eligible, cost p_cost together, and of which the first expires at p_expires (null: none does).
--- p_began: when the intake began; where it has waited for another's commit much of a permit is over. No row: they are not admitted.
+-- p_began: when the intake began; where it has waited for another's commit it is late. No row: they are not admitted.
 create or replace function sluice.claim_at_intake(p_worker uuid, p_lane bigint, p_cost bigint, p_expires timestamptz,
                                                   p_eligible timestamptz, p_began timestamptz)
 returns table (group_id int, admitted_at timestamptz, charged text, permit_ms float8, slot_wait_ms float8) language plpgsql as $$
 #variable_conflict use_column
 declare
+  -- Half of a permit; without one, what the times of an attempt may be wrong by, since they count from when the intake began.
   k_longest_wait_us constant bigint := 20000;
+  k_longest_wait_free_us constant bigint := 500000;
   c record;
   r sluice.rate_limits;
   w sluice.rate_windows;
@@ -45,7 +47,9 @@ begin
   if not found or not pg_try_advisory_xact_lock_shared(7305002, hashtext(c.upstream)) then return; end if;
 
   v_limits := c.shared_limits || c.partition_limits;
-  if v_limits <> '{}' and sluice.clock_us() > sluice.us_of(p_began) + k_longest_wait_us then return; end if;
+  if sluice.clock_us() - sluice.us_of(p_began) > (case when v_limits = '{}' then k_longest_wait_free_us else k_longest_wait_us end) then
+    return;
+  end if;
   for i in 1 .. cardinality(v_limits) loop
     v_name := v_limits[i];
     if not pg_try_advisory_xact_lock_shared(7305003, hashtext(v_name)) then return; end if;

@@ -56,12 +56,16 @@ try {
 async function makeTemplate(connectionString: string): Promise<void> {
   const admin = new pg.Client({ connectionString });
   await admin.connect();
-  await admin.query('CREATE DATABASE sluice_template');
-  const url = new URL(connectionString);
-  url.pathname = '/sluice_template';
-  await migrate(url.href, logger);
-  await admin.query('ALTER DATABASE sluice_template WITH ALLOW_CONNECTIONS false IS_TEMPLATE true');
-  await admin.end();
+  try {
+    await admin.query('CREATE DATABASE sluice_template');
+    const url = new URL(connectionString);
+    url.pathname = '/sluice_template';
+    await migrate(url.href, logger);
+    await admin.query('ALTER DATABASE sluice_template WITH ALLOW_CONNECTIONS false IS_TEMPLATE true');
+  } finally {
+    // Left open, its end with the server would hide what went wrong.
+    await admin.end();
+  }
 }
 
 /** Appears whole or not at all. */

@@ -148,6 +148,10 @@ declare
   l_room bigint;
   l_cap bigint;
   l_jobs bigint;
+  -- Under limits that count its partition's calls: no more than so many, by the closest of them.
+  l_places bigint;
+  l_placed_by text;
+  l_free bigint;
   l_us bigint;
   l_permit float8;
   l_taken int;
@@ -218,7 +222,7 @@ begin
                 from sluice.lane_groups g
                cross join lateral (select o.id, o.partition_key, o.next_at from sluice.lanes o
                                     where o.group_id = g.id and o.next_at <= v_now and o.id <> all (v_seen)
-                                      and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
+                                      and o.next_at >= coalesce(case when not g.counted then sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]) end, '-infinity')
                                     order by o.next_at limit v_want) l
                where g.next_at <= v_now and g.id <> all (v_shut)
                order by l.next_at limit v_want) x
@@ -354,7 +358,7 @@ begin
         l_r := '{}'; l_w := '{}';
         l_room := g_room; l_cap := g_cap; l_permit := g_permit; l_us := v_us;
         l_closes := null; l_closed_by := null; l_closed_name := null;
-        l_taken := 0; l_cost := 0; l_blocked := null; l_fused := false;
+        l_taken := 0; l_cost := 0; l_blocked := null; l_fused := false; l_places := null;
         l_from := case when not c.fifo then array_position(p_from_lane, l_id) end;
         l_from_rank := coalesce(p_from_rank[l_from], -2147483648); l_from_seq := coalesce(p_from_seq[l_from], -1);
         l_behind_ranks := null; l_behind_seqs := null;
@@ -444,8 +448,10 @@ begin
               end if;
             end if;
             if r.max_in_flight is not null then
-              l_jobs := least(l_jobs, r.max_in_flight - sluice.in_flight(r.name, l_key)
-                                      - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = any (array[y]) and z.partition_key = l_key));
+              l_free := r.max_in_flight - sluice.in_flight(r.name, l_key)
+                        - (select count(*) from unnest(p_lane) y join sluice.lanes z on z.id = any (array[y]) and z.partition_key = l_key);
+              l_jobs := least(l_jobs, l_free);
+              if l_places is null or l_free < l_places then l_places := l_free; l_placed_by := r.name; end if;
               if l_jobs < 1 and l_closes is null then
                 l_closes := v_now + k_recheck; l_closed_by := 'in_flight'; l_closed_name := r.name;
               end if;
@@ -539,6 +545,10 @@ begin
           end if;
         end loop;
 
+        if l_taken > 0 and l_taken = l_places and l_closes is null then
+          -- It has the last of the places: closed as those who find none, so that it is opened with them and not before.
+          l_closes := v_now + k_recheck; l_closed_by := 'in_flight'; l_closed_name := l_placed_by;
+        end if;
         if l_fused then
           -- They are being moved out of the way, by whoever keeps the store.
           perform sluice.close_lane(l_id, v_now + k_recheck, 'fuse', null);
@@ -671,7 +681,7 @@ begin
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
      cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id and o.id <> all (v_lingering)
-                            and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
+                            and o.next_at >= coalesce(case when not g.counted then sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]) end, '-infinity')
                           order by o.next_at limit 1) l
      where g.next_at < 'infinity' and l.next_at < 'infinity'
     union all

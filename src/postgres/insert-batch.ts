@@ -85,6 +85,8 @@ async function insertAll(
   reservation: IntakeReservation,
 ): Promise<BatchVerdict> {
   const { tenant, correlationId, items, definitionsVersion } = batch;
+  // A run before this one was rolled back, or it would not be repeated.
+  reservation.undone();
   const batchId = newId();
   let creating: Promise<Date> | undefined;
   const place = { batchId, tenant, correlationId, definitionsVersion, first: 0, lines: null };

@@ -1,19 +1,18 @@
 /**
- * The intake of a batch of one item whose key is new, into a lane that is there: one statement, which is its own transaction, and
- * has what such an intake needs of the steps in insert-batch.ts. Whatever else it finds (a key that is known, a lane to make,
+ * The intake of a batch of one item whose key is new, into a lane that is there: one statement, which leaves together with the
+ * BEGIN before it and the COMMIT behind it, and has what such an intake needs of the steps in insert-batch.ts. Whatever else it finds (a key that is known, a lane to make,
  * other definitions) is left to these, and then it has stored nothing.
  * Lock order: advisory 7305001 (shared), the lane FOR KEY SHARE, the key, the batch's row, then as in claim-at-intake.ts. The lane comes
  * before the key here: that makes no ring, since FOR UPDATE of a lane, which alone would wait for it, is taken with SKIP LOCKED only.
  */
 import { v7 as newId } from 'uuid';
 import type { BatchVerdict } from '../domain/submission.ts';
-import { noFaultPoints } from '../system/fault-points.ts';
 import { ascendingIds } from './ascending-ids.ts';
-import { type Database, queryRows, withClient } from './database.ts';
+import type { Database } from './database.ts';
 import { type BatchToInsert, firstEpoch } from './insert-batch-rows.ts';
 import type { IntakeReservation } from './intake-reservation.ts';
 import { definitionsLock, intakePoints } from './lane-groups.ts';
-import { inTransaction, isRepeatable } from './transaction.ts';
+import { inTransaction } from './transaction.ts';
 import { intakePayload } from './wake-ups.ts';
 
 export const insertSingleFunction = {
@@ -89,7 +88,7 @@ export async function insertSingle(
   const batchId = newId();
   const jobId = ascendingIds(1)[0]!;
   const jobs = [{ jobId, laneId: null, job }];
-  // Asked for at the last moment: no slot is kept, and no permit runs, while a connection is waited for.
+  // Asked for with a connection in hand: no slot is kept, and no permit runs, while one is waited for.
   const values = () => [
     definitionsVersion,
     tenant,
@@ -116,7 +115,17 @@ export async function insertSingle(
     job.payloadVersion,
     job.expiresAt,
   ];
-  const [inserted] = await run(database, values);
+  const [inserted] = await inTransaction(
+    database,
+    async (client) => {
+      // A run before this one was rolled back, or it would not be repeated.
+      reservation.undone();
+      const inserting = client.last<InsertedRow>(text, values(), 'insert-single');
+      const [rows] = await Promise.all([inserting, client.begun]);
+      return rows;
+    },
+    { ...intakePoints, atOnce: true, isDone: (rows) => rows.length > 0 },
+  );
   if (inserted === undefined) {
     reservation.undone();
     return null;
@@ -136,19 +145,3 @@ interface InsertedRow {
 }
 
 const text = `select * from sluice.insert_single(${Array.from({ length: 24 }, (_, i) => `$${i + 1}`).join(', ')})`;
-
-async function run(database: Database, values: () => readonly unknown[]): Promise<InsertedRow[]> {
-  const name = 'insert-single';
-  if (database.faultPoints === noFaultPoints) {
-    return withClient(database, (client) =>
-      queryRows<InsertedRow>(client, text, values(), name, { withinMs: database.withinMs?.() }),
-    ).catch((error: unknown) => {
-      // Rolled back; the usual way does it again, and as often as that may be.
-      if (isRepeatable(error)) return [];
-      throw error;
-    });
-  }
-  // So that a test can stop before the COMMIT; without, the statement is its own transaction.
-  const options = { ...intakePoints, isDone: (rows: readonly InsertedRow[]) => rows.length > 0 };
-  return inTransaction(database, (client) => client.query<InsertedRow>(text, values(), name), options);
-}

@@ -7,7 +7,7 @@ import type { ClaimedJob } from '../domain/job.ts';
 import type { RequestedJob } from '../domain/submission.ts';
 import { systemClock } from '../system/clock.ts';
 import { bodyToSend, noHeaders } from './claim-jobs.ts';
-import type { Admission, RowsPlace } from './insert-batch-rows.ts';
+import { type Admission, firstEpoch, type RowsPlace } from './insert-batch-rows.ts';
 
 /** A worker of this process: jobs of an intake may be leased to it in the commit that stores them. */
 export interface IntakeClaimer {
@@ -28,9 +28,6 @@ export interface ReservedSlots {
   /** Nobody knows whether they are. */
   lost(): void;
 }
-
-/** Of the first lease of a job. */
-export const firstEpoch = 1;
 
 /** More are not claimed at once: one replica would get them all, where claims share them out. Half of the usual slots. */
 const mostJobs = 16;
@@ -60,8 +57,6 @@ export class IntakeReservation {
 
   /** The worker to claim for; null: they are left to the claims. @param jobs all that the intake has brought */
   reserve(jobs: readonly NewJob[], definitionsVersion: number): string | null {
-    // A run before this one was rolled back, or it would not be repeated.
-    this.undone();
     if (this.#claimer === undefined || jobs.length > mostJobs || !jobs.every(isReady)) return null;
     if (jobs.reduce((sum, { job }) => sum + (job.body?.length ?? 0), 0) > mostBodyUnits) return null;
     if (jobs.some(({ laneId }) => laneId !== jobs[0]!.laneId)) return null;

@@ -137,12 +137,15 @@ begin
   update sluice.lanes l set next_at = p_now, closed_by = null, closed_name = null
    where l.id = any (array(select o.id from sluice.lanes o where o.id = any (p_lanes) and o.closed_by = 'fifo'
                             order by o.id for no key update));
-  -- Several tenants, or queues, may have one partition, and the place in the turn decides who has what is free: those who found it
-  -- taken, in an order that is chance's, before who was served then. A claim closes for 100 ms (its k_recheck).
-  update sluice.lanes l set next_at = least(p_now, l.next_at - interval '100 milliseconds') - random() * interval '0.3 milliseconds',
-                            closed_by = null, closed_name = null
-   where l.id = any (array(select o.id from sluice.lanes o where o.group_id = any (p_groups) and o.next_at > p_now
-                              and o.next_at < p_now + interval '1 second' and o.closed_by in ('in_flight', 'probing')
+  -- Several tenants, queues or upstreams may have one partition, and the place in the turn decides who has what is free: it is chance's,
+  -- also for those who were served and closed with it. Those that opened by themselves, and were not looked at since, are among them.
+  update sluice.lanes l set next_at = p_now - random() * interval '0.3 milliseconds', closed_by = null, closed_name = null
+   where l.id = any (array(select o.id from sluice.lanes o
+                            where o.group_id = any (array(select b.id from sluice.lane_groups a join sluice.lane_groups b
+                                                             on b.id = a.id or b.upstream = a.upstream or b.partition_limits && a.partition_limits
+                                                           where a.id = any (p_groups)))
+                              and o.next_at > p_now - interval '1 second' and o.next_at < p_now + interval '1 second'
+                              and o.closed_by in ('in_flight', 'probing')
                             order by o.id for no key update));
   update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null
    where g.id in (select o.id from sluice.lane_groups o where o.closed_by in ('in_flight', 'probing') order by o.id for no key update);

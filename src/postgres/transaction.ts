@@ -28,7 +28,7 @@ export interface TransactionClient {
   last<R>(text: string, values?: readonly unknown[], name?: string): Promise<R[]>;
   /** What was sent leaves now, and not at the end of this turn of the event loop: before some work that needs no answer. */
   flush(): void;
-  /** Where there is an `opening`: to be waited for before anything is sent that is not bound to it. */
+  /** Where there is an `opening`, or work goes out `atOnce`: to be waited for before anything else is sent. */
   readonly begun: Promise<unknown>;
 }
 
@@ -40,6 +40,8 @@ export interface TransactionOptions<T = unknown> extends FaultPointsAround {
    * then on its own: so all of this must do nothing, unless it is in one transaction with the opening.
    */
   readonly opening?: { readonly text: string; readonly name: string };
+  /** The work's first statement goes out with the BEGIN: it must be one that may as well be a transaction of its own. */
+  readonly atOnce?: true;
 }
 
 /**
@@ -68,7 +70,7 @@ export async function inTransaction<T>(
 function runOnce<T>(
   database: Database,
   work: (client: TransactionClient) => Promise<T>,
-  { before, after, opening, isDone = () => true }: TransactionOptions<T>,
+  { before, after, opening, atOnce, isDone = () => true }: TransactionOptions<T>,
 ): Promise<T> {
   return withClient(database, async (client) => {
     const pieces = new Pieces(client);
@@ -106,7 +108,8 @@ function runOnce<T>(
     pieces.gather();
     // Waits for nothing at the server, so silence means that the connection is dead.
     begun = queryRows(client, 'BEGIN', undefined, undefined, { withinMs: promptMs });
-    if (opening === undefined) await begun;
+    if (atOnce) begun.catch(() => undefined);
+    else if (opening === undefined) await begun;
     else begun = Promise.all([begun, lent.query(opening.text, [], opening.name)]);
     begun.catch(() => undefined);
     let result: T;
@@ -163,8 +166,7 @@ class Pieces {
   }
 }
 
-/** Whether it was rolled back for what may not happen again: a serialization failure, a deadlock. */
-export function isRepeatable(error: unknown): boolean {
+function isRepeatable(error: unknown): boolean {
   for (let each = error; each instanceof Error; each = each.cause) {
     if (repeatableStates.has(stateOf(each))) return true;
   }

@@ -160,11 +160,12 @@ export class ClaimLoop {
     const places = this.#places.at(startedAtMs);
     const withinMs = patientMs(this.#outOfTime);
     const claim = await claimJobs(database, workerId, slots, { ahead, ...places, withinMs });
+    const claimedAtMs = clock.monotonicMs();
     if (claim.leaseLost) {
       onLeaseLost();
       return longestPauseMs;
     }
-    this.#places.claimed(places, claim, clock.monotonicMs());
+    this.#places.claimed(places, claim, claimedAtMs);
     this.#lookBehind();
     // Without a free slot it cannot know what there was for one.
     this.#hungry ||= claim.more || slots === 0 || claim.jobs.length >= slots;
@@ -176,8 +177,7 @@ export class ClaimLoop {
     if (next <= 0) return slots > 0 ? busyMs * (0.5 + Math.random()) : pollMs;
     const trustedMs = claim.lingers ? this.#places.trustedForMs(clock.monotonicMs()) : Number.POSITIVE_INFINITY;
     // No longer than to the next poll: what falls due elsewhere is told to nobody.
-    if (!this.#hungry && !this.#wake.isSet)
-      this.#restsUntilMs = clock.monotonicMs() + Math.min(next, trustedMs, pollMs);
+    if (!this.#hungry && !this.#wake.isSet) this.#restsUntilMs = claimedAtMs + Math.min(next, trustedMs, pollMs);
     const pollsMs = this.#nextLookMs === null ? pollMs * (0.8 + 0.4 * Math.random()) : doubtPauseMs;
     return Math.min(next + 0.5, trustedMs + 0.5, pollsMs);
   }

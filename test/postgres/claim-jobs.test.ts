@@ -540,20 +540,41 @@ t.test('what a claim has found due and has no slot for is told to the others', a
   }
 });
 
-t.test('tenants with one partition share its places in flight', async (t) => {
+t.test('tenants, and queues, with one partition share its places in flight', async (t) => {
   const store = await useClaims(t);
   await store.putUpstream('api');
+  for (const queue of ['default', 'other']) await store.putQueue(queue, {});
   await store.putLimit('account', { limit: null, per: 1, max_in_flight: 1, by_partition: true, upstreams: ['api'] });
-  for (const tenant of ['a', 'b', 'c']) await store.addJobs({ count: 60, partitionKey: 'p', tenant });
+  const lanes = [
+    { tenant: 'a', queue: 'default' },
+    { tenant: 'b', queue: 'default' },
+    { tenant: 'a', queue: 'other' },
+  ];
+  for (const lane of lanes) await store.addJobs({ ...lane, count: 60, partitionKey: 'p' });
   const taken = new Map<string, number>();
   for (let round = 0; round < 60; round += 1) {
     const { jobs } = await store.claim(4);
     t.ok(jobs.length <= 1);
-    for (const { tenant } of jobs) taken.set(tenant, (taken.get(tenant) ?? 0) + 1);
+    for (const { tenant, queue } of jobs) taken.set(`${tenant} ${queue}`, (taken.get(`${tenant} ${queue}`) ?? 0) + 1);
     await store.settle(jobs);
   }
-  const counts = ['a', 'b', 'c'].map((tenant) => taken.get(tenant) ?? 0);
+  const counts = lanes.map(({ tenant, queue }) => taken.get(`${tenant} ${queue}`) ?? 0);
   // By chance alone one has fewer than 5 of 60 in one of 300,000 runs.
   t.ok(Math.min(...counts) >= 5, `each has its part: ${counts.join(', ')}`);
   t.ok(counts.reduce((sum, each) => sum + each) > 50, 'a place that was given back is had at once');
+});
+
+t.test('a lane with places left stays open, whatever the slots of who has claimed from it', async (t) => {
+  const store = await useClaims(t);
+  await store.putUpstream('api');
+  await store.putLimit('account', { limit: null, per: 1, max_in_flight: 10, by_partition: true, upstreams: ['api'] });
+  await store.putLimit('wider', { limit: null, per: 1, max_in_flight: 11, by_partition: true, upstreams: ['api'] });
+  await store.addJobs({ count: 20, partitionKey: 'p' });
+  const had: number[] = [];
+  for (let n = 0; n < 4; n += 1) had.push((await store.claim(4)).jobs.length);
+  t.same(had, [4, 4, 2, 0]);
+  const [lane] = await store.database.query<{ by: string; name: string }>(
+    'select closed_by as by, closed_name as name from sluice.lanes',
+  );
+  t.same(lane, { by: 'in_flight', name: 'account' });
 });

@@ -222,7 +222,7 @@ begin
                 from sluice.lane_groups g
                cross join lateral (select o.id, o.partition_key, o.next_at from sluice.lanes o
                                     where o.group_id = g.id and o.next_at <= v_now and o.id <> all (v_seen)
-                                      and o.next_at >= coalesce(case when not g.counted then sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]) end, '-infinity')
+                                      and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
                                     order by o.next_at limit v_want) l
                where g.next_at <= v_now and g.id <> all (v_shut)
                order by l.next_at limit v_want) x
@@ -546,7 +546,8 @@ begin
         end loop;
 
         if l_taken > 0 and l_taken = l_places and l_closes is null then
-          -- It has the last of the places: closed as those who find none, so that it is opened with them and not before.
+          -- It has the last of the places: closed as those who find none, so that it is opened with them and not before. A place that
+          -- is given back while this is not committed yet opens it no sooner than it opens by itself.
           l_closes := v_now + k_recheck; l_closed_by := 'in_flight'; l_closed_name := l_placed_by;
         end if;
         if l_fused then
@@ -653,7 +654,7 @@ begin
          and (v_turning or g_cut or g_counted or g_windowed and c.n_lanes > array_length(c.lane_ids, 1)
               or c.partition_limits <> '{}' and exists (select 1 from unnest(c.keys) x group by x having count(*) > 1)) then
         l_us := sluice.clock_us() - cardinality(p_served);
-        update sluice.lanes x set next_at = sluice.at_us(l_us + array_position(p_served, x.id))
+        update sluice.lanes x set next_at = sluice.at_us(l_us + array_position(p_served, x.id)), closed_by = null, closed_name = null
          where x.id = any (array(select o.id from sluice.lanes o where o.id = any (p_served) order by o.id for no key update skip locked));
       end if;
       for i in 1 .. coalesce(array_length(p_drained, 1), 0) loop
@@ -681,7 +682,7 @@ begin
   select min(t.at) into v_now from (
     select greatest(g.next_at, l.next_at) as at from sluice.lane_groups g
      cross join lateral (select o.next_at from sluice.lanes o where o.group_id = g.id and o.id <> all (v_lingering)
-                            and o.next_at >= coalesce(case when not g.counted then sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]) end, '-infinity')
+                            and o.next_at >= coalesce(sluice.at_us(p_turn_us[array_position(p_turn_group, g.id)]), '-infinity')
                           order by o.next_at limit 1) l
      where g.next_at < 'infinity' and l.next_at < 'infinity'
     union all

@@ -139,12 +139,15 @@ begin
                             order by o.id for no key update));
   -- Several tenants, queues or upstreams may have one partition, and the place in the turn decides who has what is free: it is chance's,
   -- also for those who were served and closed with it. Those that opened by themselves, and were not looked at since, are among them.
+  -- Found by their partition: the turn of these groups may have any number of other lanes.
   update sluice.lanes l set next_at = p_now - random() * interval '0.3 milliseconds', closed_by = null, closed_name = null
    where l.id = any (array(select o.id from sluice.lanes o
-                            where o.group_id = any (array(select b.id from sluice.lane_groups a join sluice.lane_groups b
-                                                             on b.id = a.id or b.upstream = a.upstream or b.partition_limits && a.partition_limits
-                                                           where a.id = any (p_groups)))
-                              and o.next_at > p_now - interval '1 second' and o.next_at < p_now + interval '1 second'
+                            where o.group_id = any (array(select b.id from sluice.lane_groups b
+                                                           where exists (select 1 from sluice.lane_groups a
+                                                                          where a.id = any (p_groups)
+                                                                            and (b.upstream = a.upstream or b.partition_limits && a.partition_limits))))
+                              and o.partition_key = any (array(select z.partition_key from sluice.lanes z where z.id = any (p_lanes)))
+                              and coalesce(o.next_at, p_now) between p_now - interval '1 second' and p_now + interval '1 second'
                               and o.closed_by in ('in_flight', 'probing')
                             order by o.id for no key update));
   update sluice.lane_groups g set next_at = p_now, closed_by = null, closed_name = null

@@ -108,9 +108,8 @@ function runOnce<T>(
     pieces.gather();
     // Waits for nothing at the server, so silence means that the connection is dead.
     begun = queryRows(client, 'BEGIN', undefined, undefined, { withinMs: promptMs });
-    if (atOnce) begun.catch(() => undefined);
-    else if (opening === undefined) await begun;
-    else begun = Promise.all([begun, lent.query(opening.text, [], opening.name)]);
+    if (opening === undefined && !atOnce) await begun;
+    if (opening !== undefined) begun = Promise.all([begun, lent.query(opening.text, [], opening.name)]);
     begun.catch(() => undefined);
     let result: T;
     try {

@@ -571,10 +571,10 @@ t.test('a lane with places left stays open, whatever the slots of who has claime
   await store.putLimit('wider', { limit: null, per: 1, max_in_flight: 11, by_partition: true, upstreams: ['api'] });
   await store.addJobs({ count: 20, partitionKey: 'p' });
   const had: number[] = [];
-  for (let n = 0; n < 4; n += 1) had.push((await store.claim(4)).jobs.length);
-  t.same(had, [4, 4, 2, 0]);
+  for (let n = 0; n < 3; n += 1) had.push((await store.claim(4)).jobs.length);
+  t.same(had, [4, 4, 2]);
   const [lane] = await store.database.query<{ by: string; name: string }>(
     'select closed_by as by, closed_name as name from sluice.lanes',
   );
-  t.same(lane, { by: 'in_flight', name: 'account' });
+  t.same(lane, { by: 'in_flight', name: 'account' }, 'with the last of them it is closed');
 });

@@ -79,12 +79,12 @@ t.test('there, windows are found where they were, and turns begin where they did
   const places = dearPlaces(place(1, 10));
   places.at(0);
   t.same(places.at(1).windows, windows);
-  t.same(places.at(1).turns, [{ groupId: 7, us: 4_999_000 }]);
+  t.same(places.at(1).turns, [{ groupId: 7, us: 4_900_000 }]);
   places.claimed(places.at(1), claim(1, [], [{ groupId: 7, us: 9_000_000 }]), 2);
-  t.same(places.at(3).turns, [{ groupId: 7, us: 8_999_000 }]);
+  t.same(places.at(3).turns, [{ groupId: 7, us: 8_900_000 }]);
   t.same(places.at(100).turns, [], 'a step back begins where it did a while ago, be it at the start');
   for (const at of [600, 1_200]) places.claimed(places.at(at), claim(1, []), at);
-  t.same(places.at(1_300).turns, [{ groupId: 7, us: 8_999_000 }]);
+  t.same(places.at(1_300).turns, [{ groupId: 7, us: 8_900_000 }]);
 });
 
 t.test('of more windows than are remembered, those of all partitions together are not the ones that go', async (t) => {
@@ -103,7 +103,7 @@ t.test('a look beside the claims finds what is behind, for a twentieth of the ti
   places.looked({ jobs: [place(1, 4)], turns: [{ groupId: 7, us: 3_000_000 }] }, 200, 201);
   t.same(places.at(202).behind, [place(1, 4)]);
   t.same(places.at(203).behind, [], 'offered with each step back, not with each claim');
-  t.same(places.at(203).turns, [{ groupId: 7, us: 2_999_000 }]);
+  t.same(places.at(203).turns, [{ groupId: 7, us: 2_900_000 }]);
   t.same(places.at(302).behind, [place(1, 4)]);
   t.equal(places.dueLook(4_200), null);
   t.same(places.dueLook(4_201), [place(1, 10)]);

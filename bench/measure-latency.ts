@@ -27,6 +27,8 @@ export async function measureLatency(stage: Stage, jobs: number): Promise<Latenc
   const upstream = await stage.startUpstream();
   const service = await stage.startService(target);
   await declareUpstream(service.url, 'api', upstream.url);
+  // What the parts before this one have written is not to be on its way to the disk.
+  await target.database.query('checkpoint');
   const measure = async (label: string) => {
     await timePosts(service.url, upstream, items(`${label}-warm`, warmUps));
     const { toCall, toAnswer } = await timePosts(service.url, upstream, items(label, jobs));

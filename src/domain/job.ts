@@ -26,6 +26,17 @@ export interface Ledger {
   readonly reconcileFailures: number;
 }
 
+/** That of a job under its first lease. */
+export const firstLedger: Ledger = {
+  epoch: 1,
+  calls: 0,
+  attemptsUsed: 0,
+  throttles: 0,
+  firstSentAgeMs: null,
+  outcomeUnknown: false,
+  reconcileFailures: 0,
+};
+
 /** A job under a lease of this process, with the request to make. */
 export interface ClaimedJob extends Ledger {
   readonly jobId: string;

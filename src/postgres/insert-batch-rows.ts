@@ -7,7 +7,7 @@
  */
 
 import type { Fault } from '../domain/errors.ts';
-import type { KeySource, Verdict } from '../domain/job.ts';
+import { firstLedger, type KeySource, type Verdict } from '../domain/job.ts';
 import type { RequestedJob, RequestKey, SubmittedItem } from '../domain/submission.ts';
 import { arrayLiteral, repeatedArrayLiteral, sparseArrayLiteral } from './array-literal.ts';
 import type { StoredState } from './job-state.ts';
@@ -139,9 +139,6 @@ export async function insertBatchRows(
   };
 }
 
-/** Of the first lease of a job. */
-export const firstEpoch = 1;
-
 /** How a claim let jobs in: as in ClaimedJob. */
 export interface Admission {
   readonly permitMs: number | null;
@@ -230,7 +227,7 @@ const claimText = `claim as materialized (
      cross join lateral sluice.claim_at_intake($29::uuid, all_of.lane_id, all_of.cost, all_of.expires_at, b.now, b.now) a),
   running as (
     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
-    select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, ${firstEpoch}
+    select j.id, j.lane_id, c.group_id, j.rank, j.seq, j.cost, j.expires_at, j.created_at, $29, c.admitted_at, c.charged, ${firstLedger.epoch}
       from job j cross join claim c)`;
 const admittedColumn = `
          (select json_build_object('permitMs', c.permit_ms, 'slotWaitMs', c.slot_wait_ms) from claim c) as admitted,`;

@@ -6,10 +6,11 @@
  * before the key here: that makes no ring, since FOR UPDATE of a lane, which alone would wait for it, is taken with SKIP LOCKED only.
  */
 import { v7 as newId } from 'uuid';
+import { firstLedger } from '../domain/job.ts';
 import type { BatchVerdict } from '../domain/submission.ts';
 import { ascendingIds } from './ascending-ids.ts';
 import type { Database } from './database.ts';
-import { type BatchToInsert, firstEpoch } from './insert-batch-rows.ts';
+import type { BatchToInsert } from './insert-batch-rows.ts';
 import type { IntakeReservation } from './intake-reservation.ts';
 import { definitionsLock, intakePoints } from './lane-groups.ts';
 import { inTransaction } from './transaction.ts';
@@ -59,7 +60,7 @@ begin
   end if;
   if admitted then
     insert into sluice.running_jobs (job_id, lane_id, group_id, rank, seq, cost, expires_at, eligible_at, worker_id, admitted_at, charged, epoch)
-    values (p_job, v_lane, a.group_id, p_rank, v_seq, p_cost, p_expires, created_at, p_worker, a.admitted_at, a.charged, ${firstEpoch});
+    values (p_job, v_lane, a.group_id, p_rank, v_seq, p_cost, p_expires, created_at, p_worker, a.admitted_at, a.charged, ${firstLedger.epoch});
     permit_ms := a.permit_ms;
     slot_wait_ms := a.slot_wait_ms;
   else

@@ -3,11 +3,11 @@
  * (claim-at-intake.ts): it reserves slots right before the statement leaves, and tells what became of it.
  * Invariant: whoever has reserved slots hears exactly once.
  */
-import type { ClaimedJob } from '../domain/job.ts';
+import { type ClaimedJob, firstLedger } from '../domain/job.ts';
 import type { RequestedJob } from '../domain/submission.ts';
 import { systemClock } from '../system/clock.ts';
 import { bodyToSend, noHeaders } from './claim-jobs.ts';
-import { type Admission, firstEpoch, type RowsPlace } from './insert-batch-rows.ts';
+import type { Admission, RowsPlace } from './insert-batch-rows.ts';
 
 /** A worker of this process: jobs of an intake may be leased to it in the commit that stores them. */
 export interface IntakeClaimer {
@@ -134,12 +134,6 @@ function toClaimedJob(
     freshKeys: 0,
     permitMs,
     slotWaitMs,
-    epoch: firstEpoch,
-    calls: 0,
-    attemptsUsed: 0,
-    throttles: 0,
-    firstSentAgeMs: null,
-    outcomeUnknown: false,
-    reconcileFailures: 0,
+    ...firstLedger,
   };
 }

@@ -8,12 +8,11 @@ import { v7 as uuidv7 } from 'uuid';
 import { type RunAttemptDependencies, runAttempt } from '../application/run-attempt.ts';
 import type { Definitions, Upstream } from '../domain/definitions.ts';
 import type { Fault } from '../domain/errors.ts';
-import type { ClaimedJob } from '../domain/job.ts';
+import { type ClaimedJob, firstLedger } from '../domain/job.ts';
 import { permitMs } from '../domain/rate-window.ts';
 import { fuseReason } from '../domain/settle.ts';
 import type { Claim } from '../postgres/claim-jobs.ts';
 import type { Database } from '../postgres/database.ts';
-import { firstEpoch } from '../postgres/insert-batch-rows.ts';
 import type { IntakeClaimer } from '../postgres/intake-reservation.ts';
 import { deregisterWorker, heldJobs, letGoAhead } from '../postgres/leases.ts';
 import type { RetentionPolicy } from '../postgres/retention.ts';
@@ -371,7 +370,7 @@ export class WorkerPool {
   async #giveBackUnknown(): Promise<void> {
     const { database } = this.#options;
     // Known before the question: what ends while it is under way is still in the answer. (No claim begins meanwhile.)
-    const underWay = this.#intakes.jobIds.map((jobId) => leaseOf({ jobId, epoch: firstEpoch }));
+    const underWay = this.#intakes.jobIds.map((jobId) => leaseOf({ jobId, epoch: firstLedger.epoch }));
     const known = new Set([...this.#held.keys(), ...this.#settler.rows.map(leaseOf), ...underWay]);
     const held = await heldJobs(database, this.workerId);
     for (const [jobId, epoch] of held) {

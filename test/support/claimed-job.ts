@@ -1,6 +1,6 @@
 /** A job under a lease and an upstream, as the rules of settling and sending take them; a test names only what matters to it. */
 import { type Upstream, upstreamSchema } from '../../src/domain/definitions.ts';
-import type { ClaimedJob } from '../../src/domain/job.ts';
+import { type ClaimedJob, firstLedger } from '../../src/domain/job.ts';
 
 export function claimedJob(overrides: Partial<ClaimedJob> = {}): ClaimedJob {
   return {
@@ -23,13 +23,7 @@ export function claimedJob(overrides: Partial<ClaimedJob> = {}): ClaimedJob {
     cost: 1,
     permitMs: null,
     slotWaitMs: 0,
-    epoch: 1,
-    calls: 0,
-    attemptsUsed: 0,
-    throttles: 0,
-    firstSentAgeMs: null,
-    outcomeUnknown: false,
-    reconcileFailures: 0,
+    ...firstLedger,
     ...overrides,
   };
 }
